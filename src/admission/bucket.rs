@@ -1,0 +1,1 @@
+//! The global token bucket.

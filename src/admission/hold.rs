@@ -1,0 +1,1 @@
+//! CONNECTs that wait for their turn.

@@ -1,0 +1,8 @@
+//! The commands and their flags.
+
+use std::process::ExitCode;
+
+/// Runs the command line.
+pub fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,7 @@
+//! The thin binary: command line → library → exit code.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    seawall::cli::main()
+}

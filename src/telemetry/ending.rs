@@ -1,0 +1,253 @@
+//! How a connection ended: which side, in which phase, why. Metrics, audit line and debug line come from here alone.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::mqtt::Protocol;
+use crate::reason::Reason;
+
+/// Where a connection is in its life: label `phase`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Accepted, TLS not up yet.
+    Handshake,
+    /// TLS is up, the CONNECT is not whole yet.
+    Connect,
+    /// The CONNECT waits for its turn.
+    Held,
+    /// Refused, the answer waits for its time.
+    Delayed,
+    /// The answer is being written and lingered over.
+    Refusing,
+    /// Admitted: dialling, or waiting for the broker's CONNACK.
+    Dialing,
+    /// Bytes go both ways.
+    Relaying,
+}
+
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 7] = [
+        Self::Handshake,
+        Self::Connect,
+        Self::Held,
+        Self::Delayed,
+        Self::Refusing,
+        Self::Dialing,
+        Self::Relaying,
+    ];
+
+    /// The metric label and audit word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Handshake => "handshake",
+            Self::Connect => "connect",
+            Self::Held => "held",
+            Self::Delayed => "delayed",
+            Self::Refusing => "refusing",
+            Self::Dialing => "dialing",
+            Self::Relaying => "relaying",
+        }
+    }
+}
+
+/// Which side ended a connection: label `side`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The downstream peer.
+    Client,
+    /// The upstream peer.
+    Broker,
+    /// Seawall.
+    Proxy,
+}
+
+impl Side {
+    /// Every side.
+    pub const ALL: [Self; 3] = [Self::Client, Self::Broker, Self::Proxy];
+
+    /// The metric label and audit word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Broker => "broker",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+/// Why a handshake did not come about: a closed set for the counter's label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HandshakeFailure {
+    /// The deadline passed.
+    Timeout,
+    /// The client went away.
+    Gone,
+    /// The first bytes are no TLS record: plain MQTT, HTTP, SSH, a scanner.
+    NotTls,
+    /// No version in common.
+    Version,
+    /// No cipher suite, group or signature scheme in common.
+    NoSharedParameters,
+    /// The client sent an alert: it does not accept our certificate, or the like.
+    ClientAlert,
+    /// The client's certificate was missing or not accepted.
+    ClientCertificate,
+    /// Anything else that breaks TLS.
+    Protocol,
+}
+
+impl HandshakeFailure {
+    /// Every cause.
+    pub const ALL: [Self; 8] = [
+        Self::Timeout,
+        Self::Gone,
+        Self::NotTls,
+        Self::Version,
+        Self::NoSharedParameters,
+        Self::ClientAlert,
+        Self::ClientCertificate,
+        Self::Protocol,
+    ];
+
+    /// The metric label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Gone => "gone",
+            Self::NotTls => "not-tls",
+            Self::Version => "version",
+            Self::NoSharedParameters => "no-shared-parameters",
+            Self::ClientAlert => "client-alert",
+            Self::ClientCertificate => "client-certificate",
+            Self::Protocol => "protocol",
+        }
+    }
+}
+
+/// Kind of a finished handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HandshakeKind {
+    /// With certificate and key exchange.
+    Full,
+    /// From a ticket.
+    Resumed,
+}
+
+impl HandshakeKind {
+    /// The metric label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Resumed => "resumed",
+        }
+    }
+}
+
+/// TLS version of a finished handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+impl TlsVersion {
+    /// The metric label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::V1_2 => "1.2",
+            Self::V1_3 => "1.3",
+        }
+    }
+}
+
+/// A finished handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handshake {
+    /// Full or resumed.
+    pub kind: HandshakeKind,
+    /// 1.2 or 1.3.
+    pub version: TlsVersion,
+    /// Accepted socket to the end of the handshake.
+    pub took: Duration,
+}
+
+/// What admission made of a CONNECT: label `decision`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Forwarded to a broker.
+    Admitted {
+        /// In a dry run: why it would have been refused.
+        would_refuse: Option<Reason>,
+    },
+    /// Answered by the proxy.
+    Refused(Reason),
+    /// Not a legal CONNECT: [`Reason`] says which answer it got, `None` means closed without one as no MQTT at all.
+    Invalid(Option<Reason>),
+    /// No whole CONNECT within `connect.timeout`.
+    TimedOut,
+    /// The client left before it was decided.
+    Left,
+}
+
+/// What is known of one attempt, filled in as the connection goes along.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// Number of the connection in this process, from 1.
+    pub connection: u64,
+    /// The client's address.
+    pub source: SocketAddr,
+    /// The handshake, once it is over.
+    pub handshake: Option<Result<Handshake, HandshakeFailure>>,
+    /// Protocol of the CONNECT, once it is read.
+    pub protocol: Protocol,
+    /// Client identifier, once it is read.
+    pub client_id: Option<String>,
+    /// Clean session or Clean Start, once it is read.
+    pub clean: Option<bool>,
+    /// The decision, once it is made.
+    pub decision: Option<Decision>,
+    /// Time spent in the hold, where there was any.
+    pub held: Option<Duration>,
+    /// Index of the broker in `upstream.servers`, once it is dialled.
+    pub server: Option<usize>,
+    /// The broker's CONNACK code and its latency.
+    pub connack: Option<(u8, Duration)>,
+}
+
+impl Attempt {
+    /// An attempt that has just been accepted.
+    pub fn new(connection: u64, source: SocketAddr) -> Self {
+        Self {
+            connection,
+            source,
+            handshake: None,
+            protocol: Protocol::Other,
+            client_id: None,
+            clean: None,
+            decision: None,
+            held: None,
+            server: None,
+            connack: None,
+        }
+    }
+}
+
+/// The end of a connection.
+#[derive(Clone, Debug)]
+pub struct Ending {
+    /// Which side ended it.
+    pub side: Side,
+    /// In which phase.
+    pub phase: Phase,
+    /// Why, in a few words from a closed set, for the debug line and the audit.
+    pub cause: &'static str,
+    /// Seconds from accept to the end.
+    pub lasted: Duration,
+    /// Bytes from the client to the broker (after the handshake, the CONNECT included), and back.
+    pub bytes_up: u64,
+    /// Bytes from the broker to the client.
+    pub bytes_down: u64,
+}

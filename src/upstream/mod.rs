@@ -1,0 +1,36 @@
+//! The brokers: pick, dial, first answer.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `[upstream]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The brokers, at least one.
+    pub servers: Vec<Server>,
+    /// Deadline of a dial.
+    pub connect_timeout: Duration,
+    /// CONNECT forwarded to CONNACK received.
+    pub connack_timeout: Duration,
+}
+
+/// Where a broker listens, and how it was written: metric label `server`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// As written in the configuration.
+    pub name: String,
+    /// Where to dial.
+    pub endpoint: Endpoint,
+}
+
+/// Where to dial.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    /// A literal address.
+    Address(SocketAddr),
+    /// A name to look up at each dial, and a port.
+    Name(String, u16),
+    /// A unix socket.
+    Unix(PathBuf),
+}

@@ -1,0 +1,2 @@
+//! Layers.
+fn main() {}
