@@ -2,6 +2,7 @@
 
 pub mod connack;
 pub mod connect;
+pub mod framing;
 mod properties;
 mod wire;
 
