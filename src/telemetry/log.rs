@@ -123,6 +123,7 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+    use crate::telemetry::Telemetry;
     use crate::telemetry::ending::{Attempt, Decision, Ending, Phase, Side};
     use crate::telemetry::metrics::Metrics;
 
@@ -156,7 +157,7 @@ mod tests {
             bytes_down: 0,
         };
         tracing::subscriber::with_default(subscriber, || {
-            crate::telemetry::record(&Metrics::new(&[]).unwrap(), &mut attempt, &ending);
+            Telemetry::new(Metrics::new(&[]).unwrap()).record(&mut attempt, &ending);
         });
         let bytes = written.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

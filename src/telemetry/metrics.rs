@@ -3,7 +3,7 @@
 //!
 //! An event costs one relaxed atomic addition (5 ns; 14 ns when two cores meet on it), a histogram's 22 to 122 ns: the
 //! children of all label sets are resolved once, at start. A whole connection costs about 25 additions and 3
-//! observations, below 1 µs.
+//! observations, 0.7 µs in a debug build; a scrape 0.3 ms with 9,000 descriptors open.
 
 mod families;
 
@@ -83,11 +83,7 @@ impl Metrics {
     }
 
     /// Counts what has become known of `attempt` since the last call: handshake, decision, hold, CONNACK, each once.
-    /// To be called when the handshake is over and when the outcome is known (refused, failed, CONNACK passed on), so
-    /// that a session of days is counted at its beginning; [`Self::record`] makes up for what was left out.
-    ///
-    /// The decision is final with the first call that finds one.
-    pub fn observe(&self, attempt: &mut Attempt) {
+    pub(super) fn observe(&self, attempt: &mut Attempt) {
         if let Some(handshake) = attempt.handshake
             && first(&mut attempt.counted.handshake)
         {
@@ -106,9 +102,8 @@ impl Metrics {
         }
     }
 
-    /// Counts the end of a connection, and what [`Self::observe`] has not counted of its attempt. The only place where
-    /// endings are counted; called once a connection.
-    pub fn record(&self, attempt: &mut Attempt, ending: &Ending) {
+    /// Counts the end of a connection, and what [`Self::observe`] has not counted of its attempt.
+    pub(super) fn record(&self, attempt: &mut Attempt, ending: &Ending) {
         self.observe(attempt);
         add(
             self.clients
