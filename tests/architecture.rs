@@ -317,8 +317,9 @@ fn the_reader_finds_the_tests_of_a_file() {
     assert_eq!(source.before_tests().lines().count(), 4);
     let outside = Source::new(
         PathBuf::from("mqtt/connect.rs"),
-        "fn a() {}\n#[cfg(test)]\nmod vectors;\n",
+        "#[cfg(test)]\nmod vectors;\n\nfn a() {}\n",
     );
+    assert_eq!(outside.before_tests().lines().count(), 4);
     assert_eq!(outside.test_files(), [PathBuf::from("mqtt/connect/vectors.rs")]);
     let inside = Source::new(PathBuf::from("mqtt/mod.rs"), "#[cfg(test)]\nmod vectors;\n");
     assert_eq!(inside.test_files(), [PathBuf::from("mqtt/vectors.rs")]);
@@ -353,9 +354,9 @@ impl Source {
     }
 
     fn before_tests(&self) -> &str {
-        let end = test_modules(&self.code)
-            .first()
-            .map_or(self.code.len(), |(start, _)| *start);
+        let mut modules = test_modules(&self.code).into_iter();
+        let inline = modules.find(|(_, declaration)| !declaration.ends_with(';'));
+        let end = inline.map_or(self.code.len(), |(start, _)| start);
         self.code.get(..end).unwrap_or(&self.code)
     }
 
