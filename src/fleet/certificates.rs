@@ -84,8 +84,18 @@ pub fn write(folder: &Path, names: &[String]) -> Result<Certificates, Certificat
     refuse_foreign(&paths)?;
 
     let authority = authority()?;
-    let server = leaf("Seawall trial server", ExtendedKeyUsagePurpose::ServerAuth, names, &authority)?;
-    let client = leaf("seawall-client", ExtendedKeyUsagePurpose::ClientAuth, Vec::new(), &authority)?;
+    let server = leaf(
+        "Seawall trial server",
+        ExtendedKeyUsagePurpose::ServerAuth,
+        names,
+        &authority,
+    )?;
+    let client = leaf(
+        "seawall-client",
+        ExtendedKeyUsagePurpose::ClientAuth,
+        Vec::new(),
+        &authority,
+    )?;
 
     put(&paths.ca, &authority.pem(), PUBLIC)?;
     put(&paths.server, &server.certificate, PUBLIC)?;
@@ -109,7 +119,11 @@ fn subject_names(names: &[String]) -> Result<Vec<SanType>, CertificatesError> {
         let entry = match name.parse::<IpAddr>() {
             Ok(address) => SanType::IpAddress(address),
             Err(_) if looks_like_dns(name) => SanType::DnsName(name.try_into()?),
-            Err(_) => return Err(CertificatesError::Name { name: name.to_owned() }),
+            Err(_) => {
+                return Err(CertificatesError::Name {
+                    name: name.to_owned(),
+                });
+            }
         };
         if !subject.contains(&entry) {
             subject.push(entry);
@@ -124,13 +138,21 @@ fn looks_like_dns(name: &str) -> bool {
     name.len() <= 253
         && labels.split('.').all(|label| {
             (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+                && label
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         })
 }
 
 fn refuse_foreign(paths: &Certificates) -> Result<(), CertificatesError> {
     let ours = fs::read_to_string(&paths.ca).is_ok_and(|pem| bears_our_name(&pem));
-    let all = [&paths.ca, &paths.server, &paths.server_key, &paths.client, &paths.client_key];
+    let all = [
+        &paths.ca,
+        &paths.server,
+        &paths.server_key,
+        &paths.client,
+        &paths.client_key,
+    ];
     match all.into_iter().find(|path| path.exists()) {
         Some(path) if !ours => Err(CertificatesError::Foreign { path: path.clone() }),
         _ => Ok(()),
@@ -139,8 +161,10 @@ fn refuse_foreign(paths: &Certificates) -> Result<(), CertificatesError> {
 
 fn bears_our_name(pem: &str) -> bool {
     use rustls_pki_types::pem::PemObject;
-    rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes())
-        .is_ok_and(|der| der.windows(AUTHORITY.len()).any(|window| window == AUTHORITY.as_bytes()))
+    rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).is_ok_and(|der| {
+        der.windows(AUTHORITY.len())
+            .any(|window| window == AUTHORITY.as_bytes())
+    })
 }
 
 fn authority() -> Result<CertifiedIssuer<'static, KeyPair>, rcgen::Error> {
@@ -163,7 +187,10 @@ fn leaf(
     parameters.extended_key_usages = vec![usage];
     parameters.use_authority_key_identifier_extension = true;
     let certificate = parameters.signed_by(&key, authority)?;
-    Ok(Leaf { certificate: certificate.pem(), key: key.serialize_pem() })
+    Ok(Leaf {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    })
 }
 
 fn parameters(common_name: &str) -> CertificateParams {
@@ -172,7 +199,9 @@ fn parameters(common_name: &str) -> CertificateParams {
     parameters.not_before = now - BEFORE;
     parameters.not_after = now + LIFETIME;
     parameters.distinguished_name = rcgen::DistinguishedName::new();
-    parameters.distinguished_name.push(DnType::CommonName, common_name);
+    parameters
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
     parameters
 }
 
@@ -180,15 +209,30 @@ fn parameters(common_name: &str) -> CertificateParams {
 fn put(path: &Path, text: &str, mode: u32) -> Result<(), CertificatesError> {
     let beside = path.with_extension("new");
     let written = fs::remove_file(&beside)
-        .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-        .and_then(|()| fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside))
+        .or_else(|error| {
+            if error.kind() == io::ErrorKind::NotFound {
+                Ok(())
+            } else {
+                Err(error)
+            }
+        })
+        .and_then(|()| {
+            fs::OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(mode)
+                .open(&beside)
+        })
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .and_then(|()| fs::rename(&beside, path));
     written.map_err(|source| at(path, source))
 }
 
 fn at(path: &Path, source: io::Error) -> CertificatesError {
-    CertificatesError::Io { path: path.to_owned(), source }
+    CertificatesError::Io {
+        path: path.to_owned(),
+        source,
+    }
 }
 
 #[cfg(test)]
@@ -218,7 +262,11 @@ mod tests {
     #[test]
     fn a_rustls_client_trusts_the_server_under_every_name() {
         let folder = tempfile::tempdir().unwrap();
-        let names = ["seawall".to_owned(), "*.fleet.example".to_owned(), "10.1.2.3".to_owned()];
+        let names = [
+            "seawall".to_owned(),
+            "*.fleet.example".to_owned(),
+            "10.1.2.3".to_owned(),
+        ];
         let written = write(folder.path(), &names).unwrap();
         let verifier =
             rustls::client::WebPkiServerVerifier::builder_with_provider(roots(&written), provider())
@@ -229,7 +277,14 @@ mod tests {
             let name = ServerName::try_from(name).unwrap();
             verifier.verify_server_cert(&certificate(&written.server), &[], &name, &[], UnixTime::now())
         };
-        for name in ["localhost", "127.0.0.1", "::1", "seawall", "a.fleet.example", "10.1.2.3"] {
+        for name in [
+            "localhost",
+            "127.0.0.1",
+            "::1",
+            "seawall",
+            "a.fleet.example",
+            "10.1.2.3",
+        ] {
             verify(name).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
         assert!(verify("other.example").is_err());
@@ -263,16 +318,24 @@ mod tests {
     fn keys_fit_their_certificates_and_are_private() {
         let folder = tempfile::tempdir().unwrap();
         let written = write(folder.path(), &[]).unwrap();
-        for (chain, key) in [(&written.server, &written.server_key), (&written.client, &written.client_key)] {
+        for (chain, key) in [
+            (&written.server, &written.server_key),
+            (&written.client, &written.client_key),
+        ] {
             let mode = fs::metadata(key).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode, 0o600, "{}", key.display());
             let private = PrivateKeyDer::from_pem_file(key).unwrap();
             rustls::sign::CertifiedKey::from_der(vec![certificate(chain)], private, &provider()).unwrap();
         }
-        let mut files: Vec<_> =
-            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut files: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
         files.sort();
-        assert_eq!(files, ["ca.pem", "client.key", "client.pem", "server.key", "server.pem"]);
+        assert_eq!(
+            files,
+            ["ca.pem", "client.key", "client.pem", "server.key", "server.pem"]
+        );
     }
 
     #[test]
@@ -291,7 +354,10 @@ mod tests {
             let foreign = folder.path().join(name);
             fs::write(&foreign, "somebody's").unwrap();
             let error = write(folder.path(), &[]).unwrap_err();
-            assert!(matches!(&error, CertificatesError::Foreign { path } if *path == foreign), "{error}");
+            assert!(
+                matches!(&error, CertificatesError::Foreign { path } if *path == foreign),
+                "{error}"
+            );
             assert_eq!(fs::read_to_string(&foreign).unwrap(), "somebody's");
         }
     }
@@ -301,7 +367,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for name in ["", "a b", "a..b", "ünicode.example", "a*.example", "*"] {
             let error = write(folder.path(), &[name.to_owned()]).unwrap_err();
-            assert!(matches!(error, CertificatesError::Name { .. }), "{name:?}: {error}");
+            assert!(
+                matches!(error, CertificatesError::Name { .. }),
+                "{name:?}: {error}"
+            );
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

@@ -54,7 +54,15 @@ pub(super) struct PacketError;
 impl FromClient {
     /// Takes the first packet out of `buffer`; `None`: it is not whole yet.
     pub(super) fn take(buffer: &mut BytesMut, version: Version) -> Result<Option<Self>, PacketError> {
-        let Some(Frame { header, kind, whole, mut body }) = Frame::take(buffer)? else { return Ok(None) };
+        let Some(Frame {
+            header,
+            kind,
+            whole,
+            mut body,
+        }) = Frame::take(buffer)?
+        else {
+            return Ok(None);
+        };
         let packet = match kind {
             PacketType::Publish => {
                 let (message, id) = read_publish(header, whole, version)?;
@@ -65,7 +73,10 @@ impl FromClient {
             PacketType::Unsubscribe => {
                 let id = body.try_get_u16().map_err(|_| PacketError)?;
                 skip_properties(&mut body, version)?;
-                Self::Unsubscribe { id, filters: read_strings(body)? }
+                Self::Unsubscribe {
+                    id,
+                    filters: read_strings(body)?,
+                }
             }
             PacketType::PingReq => Self::Pingreq,
             PacketType::Disconnect => Self::Disconnect,
@@ -78,11 +89,22 @@ impl FromClient {
 impl FromBroker {
     /// Takes the first packet out of `buffer`; `None`: it is not whole yet.
     pub(super) fn take(buffer: &mut BytesMut, version: Version) -> Result<Option<Self>, PacketError> {
-        let Some(Frame { header, kind, whole, mut body }) = Frame::take(buffer)? else { return Ok(None) };
+        let Some(Frame {
+            header,
+            kind,
+            whole,
+            mut body,
+        }) = Frame::take(buffer)?
+        else {
+            return Ok(None);
+        };
         let packet = match kind {
             PacketType::ConnAck => {
                 let code = *body.get(1).ok_or(PacketError)?;
-                Self::Connack { code, retry_after_ms: read_retry_after(header, whole, version) }
+                Self::Connack {
+                    code,
+                    retry_after_ms: read_retry_after(header, whole, version),
+                }
             }
             PacketType::Publish => {
                 let (message, id) = read_publish(header, whole, version)?;
@@ -200,15 +222,16 @@ impl Frame {
         let mut body = whole.clone();
         body.advance(1);
         read_length(&mut body)?;
-        Ok(Some(Self { header, kind, whole, body }))
+        Ok(Some(Self {
+            header,
+            kind,
+            whole,
+            body,
+        }))
     }
 }
 
-fn read_publish(
-    header: FixedHeader,
-    whole: Bytes,
-    version: Version,
-) -> Result<(Message, u16), PacketError> {
+fn read_publish(header: FixedHeader, whole: Bytes, version: Version) -> Result<(Message, u16), PacketError> {
     let (topic, payload, qos, id) = if version == Version::V5 {
         let publish = v5::Publish::read(header, whole).map_err(|_| PacketError)?;
         (publish.topic, publish.payload, publish.qos, publish.pkid)
@@ -225,10 +248,24 @@ fn read_publish(
 fn read_subscribe(header: FixedHeader, whole: Bytes, version: Version) -> Result<FromClient, PacketError> {
     let (id, filters): (u16, Vec<_>) = if version == Version::V5 {
         let subscribe = v5::Subscribe::read(header, whole).map_err(|_| PacketError)?;
-        (subscribe.pkid, subscribe.filters.into_iter().map(|filter| (filter.path, filter.qos)).collect())
+        (
+            subscribe.pkid,
+            subscribe
+                .filters
+                .into_iter()
+                .map(|filter| (filter.path, filter.qos))
+                .collect(),
+        )
     } else {
         let subscribe = v4::Subscribe::read(header, whole).map_err(|_| PacketError)?;
-        (subscribe.pkid, subscribe.filters.into_iter().map(|filter| (filter.path, filter.qos)).collect())
+        (
+            subscribe.pkid,
+            subscribe
+                .filters
+                .into_iter()
+                .map(|filter| (filter.path, filter.qos))
+                .collect(),
+        )
     };
     Ok(FromClient::Subscribe { id, filters })
 }
@@ -239,7 +276,10 @@ fn read_retry_after(header: FixedHeader, whole: Bytes, version: Version) -> Opti
         return None;
     }
     let properties = v5::ConnAck::read(header, whole).ok()?.properties?;
-    let (_, value) = properties.user_properties.into_iter().find(|(name, _)| name == "retry-after-ms")?;
+    let (_, value) = properties
+        .user_properties
+        .into_iter()
+        .find(|(name, _)| name == "retry-after-ms")?;
     value.parse().ok()
 }
 
@@ -300,7 +340,11 @@ mod tests {
     use super::*;
 
     fn message(topic: &str, payload: &'static [u8], qos: QoS) -> Message {
-        Message { topic: topic.to_owned(), payload: Bytes::from_static(payload), qos }
+        Message {
+            topic: topic.to_owned(),
+            payload: Bytes::from_static(payload),
+            qos,
+        }
     }
 
     #[test]
@@ -310,32 +354,50 @@ mod tests {
             (
                 b"\x30\x06\x00\x03a/bx",
                 Version::V3_1_1,
-                FromClient::Publish { message: message("a/b", b"x", QoS::AtMostOnce), id: 0 },
+                FromClient::Publish {
+                    message: message("a/b", b"x", QoS::AtMostOnce),
+                    id: 0,
+                },
             ),
             (
                 b"\x32\x08\x00\x01a\x12\x34\x00xy",
                 Version::V5,
-                FromClient::Publish { message: message("a", b"xy", QoS::AtLeastOnce), id: 0x1234 },
+                FromClient::Publish {
+                    message: message("a", b"xy", QoS::AtLeastOnce),
+                    id: 0x1234,
+                },
             ),
             (
                 b"\x82\x06\x00\x07\x00\x01#\x01",
                 Version::V3_1,
-                FromClient::Subscribe { id: 7, filters: filters("#") },
+                FromClient::Subscribe {
+                    id: 7,
+                    filters: filters("#"),
+                },
             ),
             (
                 b"\x82\x07\x00\x07\x00\x00\x01+\x01",
                 Version::V5,
-                FromClient::Subscribe { id: 7, filters: filters("+") },
+                FromClient::Subscribe {
+                    id: 7,
+                    filters: filters("+"),
+                },
             ),
             (
                 b"\xA2\x08\x00\x09\x00\x01a\x00\x01b",
                 Version::V3_1_1,
-                FromClient::Unsubscribe { id: 9, filters: vec!["a".into(), "b".into()] },
+                FromClient::Unsubscribe {
+                    id: 9,
+                    filters: vec!["a".into(), "b".into()],
+                },
             ),
             (
                 b"\xA2\x0D\x00\x09\x07\x26\x00\x01k\x00\x01v\x00\x01a",
                 Version::V5,
-                FromClient::Unsubscribe { id: 9, filters: vec!["a".into()] },
+                FromClient::Unsubscribe {
+                    id: 9,
+                    filters: vec!["a".into()],
+                },
             ),
             (b"\xC0\x00", Version::V3_1, FromClient::Pingreq),
             (b"\xE0\x00", Version::V5, FromClient::Disconnect),
@@ -344,12 +406,23 @@ mod tests {
         for (bytes, version, expected) in cases {
             let mut buffer = BytesMut::from(bytes);
             buffer.extend_from_slice(&PINGREQ);
-            assert_eq!(FromClient::take(&mut buffer, version), Ok(Some(expected)), "{bytes:02x?}");
-            assert_eq!(FromClient::take(&mut buffer, version), Ok(Some(FromClient::Pingreq)));
+            assert_eq!(
+                FromClient::take(&mut buffer, version),
+                Ok(Some(expected)),
+                "{bytes:02x?}"
+            );
+            assert_eq!(
+                FromClient::take(&mut buffer, version),
+                Ok(Some(FromClient::Pingreq))
+            );
             assert_eq!(FromClient::take(&mut buffer, version), Ok(None));
             for cut in 0..bytes.len() {
                 let mut part = BytesMut::from(&bytes[..cut]);
-                assert_eq!(FromClient::take(&mut part, version), Ok(None), "{bytes:02x?} cut at {cut}");
+                assert_eq!(
+                    FromClient::take(&mut part, version),
+                    Ok(None),
+                    "{bytes:02x?} cut at {cut}"
+                );
             }
         }
     }
@@ -366,33 +439,72 @@ mod tests {
         ];
         for (bytes, version) in cases {
             let mut buffer = BytesMut::from(bytes);
-            assert_eq!(FromClient::take(&mut buffer, version), Err(PacketError), "{bytes:02x?}");
+            assert_eq!(
+                FromClient::take(&mut buffer, version),
+                Err(PacketError),
+                "{bytes:02x?}"
+            );
         }
     }
 
     #[test]
     fn packets_of_a_broker_are_read() {
         let cases: [(&[u8], Version, FromBroker); 5] = [
-            (b"\x20\x02\x00\x03", Version::V3_1_1, FromBroker::Connack { code: 3, retry_after_ms: None }),
-            (b"\x20\x03\x00\x89\x00", Version::V5, FromBroker::Connack { code: 0x89, retry_after_ms: None }),
+            (
+                b"\x20\x02\x00\x03",
+                Version::V3_1_1,
+                FromBroker::Connack {
+                    code: 3,
+                    retry_after_ms: None,
+                },
+            ),
+            (
+                b"\x20\x03\x00\x89\x00",
+                Version::V5,
+                FromBroker::Connack {
+                    code: 0x89,
+                    retry_after_ms: None,
+                },
+            ),
             (
                 b"\x20\x1A\x00\x89\x17\x26\x00\x0Eretry-after-ms\x00\x041500",
                 Version::V5,
-                FromBroker::Connack { code: 0x89, retry_after_ms: Some(1500) },
+                FromBroker::Connack {
+                    code: 0x89,
+                    retry_after_ms: Some(1500),
+                },
             ),
-            (b"\x90\x03\x00\x01\x80", Version::V3_1_1, FromBroker::Suback { codes: vec![0x80] }),
-            (b"\x90\x04\x00\x01\x00\x01", Version::V5, FromBroker::Suback { codes: vec![1] }),
+            (
+                b"\x90\x03\x00\x01\x80",
+                Version::V3_1_1,
+                FromBroker::Suback { codes: vec![0x80] },
+            ),
+            (
+                b"\x90\x04\x00\x01\x00\x01",
+                Version::V5,
+                FromBroker::Suback { codes: vec![1] },
+            ),
         ];
         for (bytes, version, expected) in cases {
             let mut buffer = BytesMut::from(bytes);
-            assert_eq!(FromBroker::take(&mut buffer, version), Ok(Some(expected)), "{bytes:02x?}");
+            assert_eq!(
+                FromBroker::take(&mut buffer, version),
+                Ok(Some(expected)),
+                "{bytes:02x?}"
+            );
         }
     }
 
     #[test]
     fn packets_are_written_as_the_specifications_have_them() {
         let mut out = BytesMut::new();
-        write_publish(&message("a", b"xy", QoS::AtLeastOnce), 0x1234, Version::V5, &mut out).unwrap();
+        write_publish(
+            &message("a", b"xy", QoS::AtLeastOnce),
+            0x1234,
+            Version::V5,
+            &mut out,
+        )
+        .unwrap();
         write_publish(&message("a", b"xy", QoS::AtMostOnce), 0, Version::V3_1, &mut out).unwrap();
         write_subscribe(7, "#", QoS::AtLeastOnce, Version::V3_1_1, &mut out).unwrap();
         write_puback(0x0102, &mut out);
