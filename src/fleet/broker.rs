@@ -309,7 +309,7 @@ impl<'a> Session<'a> {
         loop {
             let mut goes_on = true;
             while goes_on && let Some(packet) = FromClient::take(&mut incoming, self.version)? {
-                goes_on = self.handle(packet, &mut out)?;
+                goes_on = self.handle(packet, &mut out);
             }
             if !out.is_empty() {
                 timeout(WRITE_DEADLINE, stream.write_all(&out))
@@ -336,7 +336,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether the session goes on.
-    fn handle(&mut self, packet: FromClient, out: &mut BytesMut) -> Result<bool, SessionError> {
+    fn handle(&mut self, packet: FromClient, out: &mut BytesMut) -> bool {
         match packet {
             FromClient::Publish { message, id } => {
                 self.shared.published.fetch_add(1, Ordering::Relaxed);
@@ -368,9 +368,9 @@ impl<'a> Session<'a> {
             }
             FromClient::Pingreq => out.extend_from_slice(&packet::PINGRESP),
             FromClient::Puback => {}
-            FromClient::Disconnect => return Ok(false),
+            FromClient::Disconnect => return false,
         }
-        Ok(true)
+        true
     }
 
     /// The code for SUBACK: the QoS granted or 0x80, which every version knows as a failure.
@@ -382,12 +382,11 @@ impl<'a> Session<'a> {
     }
 
     fn deliver(&mut self, message: &Message, out: &mut BytesMut) -> Result<(), PacketError> {
-        let id = match message.qos {
-            QoS::AtMostOnce => 0,
-            _ => {
-                self.last_id = self.last_id.checked_add(1).unwrap_or(1);
-                self.last_id
-            }
+        let id = if message.qos == QoS::AtMostOnce {
+            0
+        } else {
+            self.last_id = self.last_id.checked_add(1).unwrap_or(1);
+            self.last_id
         };
         packet::write_publish(message, id, self.version, out)
     }
