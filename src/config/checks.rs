@@ -25,14 +25,7 @@ fn cost(config: &Config, reader: &mut Reader<'_>) {
         if cost > burst {
             let found = format!("costs {cost} tokens, and the bucket holds {burst}: none would ever get in");
             let hint = format!("set admission.burst to {cost} or more");
-            let allowed = "at most admission.burst";
-            reader.contradiction(
-                path,
-                &["admission.burst", "admission.rate"],
-                found,
-                allowed,
-                &hint,
-            );
+            reader.contradiction(path, &["admission.burst", "admission.rate"], found, &hint);
         }
     }
 }
@@ -43,7 +36,7 @@ fn listen(config: &Config, reader: &mut Reader<'_>) {
         // Port 0 is another port each time.
         if address.port() != 0 && addresses.iter().take(index).any(|earlier| earlier == address) {
             let found = format!("{address} is listed twice");
-            reader.contradiction("listen.addresses", &[], found, "", "each address once");
+            reader.contradiction("listen.addresses", &[], found, "each address once");
         }
         if overlaps(*address, config.admin.address) {
             let found = format!(
@@ -51,7 +44,7 @@ fn listen(config: &Config, reader: &mut Reader<'_>) {
                 config.admin.address
             );
             let hint = "another port for the admin page";
-            reader.contradiction("admin.address", &["listen.addresses"], found, "", hint);
+            reader.contradiction("admin.address", &["listen.addresses"], found, hint);
         }
     }
 }
@@ -70,7 +63,7 @@ fn loops(config: &Config, reader: &mut Reader<'_>) {
             if own && listen.port() == broker.port() {
                 let found = format!("{broker} is where Seawall itself listens ({listen})");
                 let hint = "the address of the broker behind it";
-                reader.contradiction("upstream.servers", &["listen.addresses"], found, "", hint);
+                reader.contradiction("upstream.servers", &["listen.addresses"], found, hint);
             }
         }
     }
@@ -81,7 +74,7 @@ fn alpn(config: &Config, reader: &mut Reader<'_>) {
     for (index, name) in names.iter().enumerate() {
         if names.iter().take(index).any(|earlier| earlier == name) {
             let found = format!("{name:?} is listed twice");
-            reader.contradiction("tls.alpn", &[], found, "", "each protocol once");
+            reader.contradiction("tls.alpn", &[], found, "each protocol once");
         }
     }
 }

@@ -70,34 +70,35 @@ impl<'a> Reader<'a> {
 
     /// Reports that values which are legal by themselves do not fit together: at `path`, unless one of `others` or
     /// itself is mistaken anyway.
-    pub(super) fn contradiction(
-        &mut self,
-        path: &str,
-        others: &[&str],
-        found: String,
-        allowed: &str,
-        hint: &str,
-    ) {
-        let paths = || others.iter().copied().chain([path]);
-        if self.stage == Stage::Layer || paths().any(|path| self.mistaken.contains(path)) {
+    pub(super) fn contradiction(&mut self, path: &str, others: &[&str], found: String, hint: &str) {
+        self.report(path, others, found, Some(hint));
+    }
+
+    /// Reports that what is named at `path` can't be used, unless the key itself is mistaken.
+    pub(super) fn unusable(&mut self, path: &str, found: String, hint: Option<&str>) {
+        self.report(path, &[], found, hint);
+    }
+
+    fn report(&mut self, path: &str, others: &[&str], found: String, hint: Option<&str>) {
+        if others
+            .iter()
+            .copied()
+            .chain([path])
+            .any(|path| self.mistaken.contains(path))
+        {
             return;
         }
         // The place of the key itself, or else of what contradicts it.
         let written = |path: &str| self.keys.iter().find(|key| key.path == path)?.place.clone();
         let place = written(path).or_else(|| others.iter().find_map(|path| written(path)));
-        let (allowed, hint) = (allowed.to_owned(), Some(hint.to_owned()));
+        let hint = hint.map(str::to_owned);
         self.mistakes.push(Mistake {
             place,
             path: path.to_owned(),
             found,
-            allowed,
+            allowed: String::new(),
             hint,
         });
-    }
-
-    /// Reports that what is named at `path` can't be used, unless the key itself is mistaken.
-    pub(super) fn unusable(&mut self, path: &str, found: String, hint: &str) {
-        self.contradiction(path, &[], found, "", hint);
     }
 
     /// Whether a key that must be set is not.

@@ -304,22 +304,13 @@ fn alpn(text: &str) -> Result<String, Option<String>> {
     }
 }
 
-/// `LEVEL` or `TARGET=LEVEL`, several divided by commas: the part of `tracing`'s directives that needs no regular
-/// expression. A word that is no level is refused here; `tracing` would take it for a target.
 fn level(text: &str) -> Result<String, Option<String>> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    for directive in text.split(',') {
-        let (target, level) = directive.split_once('=').unwrap_or(("seawall", directive));
-        if !LEVELS.contains(&level) {
-            let hint = similar(level, LEVELS).map(|level| format!("did you mean \"{level}\"?"));
-            return Err(hint);
-        }
-        let legal = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-        if target.is_empty() || !target.chars().all(legal) {
-            return Err(Some(
-                "a target is the path of a module such as seawall::tls".to_owned(),
-            ));
+    match log::check(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(log::BadLevel { found }) => {
+            let word = found.rsplit('=').next().unwrap_or_default();
+            Err(similar(word, LEVELS).map(|level| format!("did you mean \"{level}\"?")))
         }
     }
-    Ok(text.to_owned())
 }
