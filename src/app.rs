@@ -16,7 +16,7 @@ use crate::connection::{House, Rules};
 use crate::door::Door;
 use crate::drain::Tasks;
 use crate::listener::{self, BindError, Places};
-use crate::relay::Traffic;
+use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Metrics;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
@@ -133,7 +133,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         rules,
         Arc::clone(&door),
         Arc::clone(&brokers),
-        Arc::clone(&metrics),
+        Telemetry::new(Arc::clone(&metrics)),
         tasks.clone(),
     );
 
@@ -147,7 +147,6 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         door: Arc::clone(&door),
         brokers,
         metrics: Arc::clone(&metrics),
-        house,
         tasks: tasks.clone(),
     };
     let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
@@ -260,7 +259,6 @@ struct Watched {
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     metrics: Arc<Metrics>,
-    house: Arc<House>,
     tasks: Tasks,
 }
 
@@ -269,8 +267,6 @@ impl admin::State for Watched {
         for (server, up) in self.brokers.up().enumerate() {
             self.metrics.upstream_up(server, up);
         }
-        let (up, down) = self.house.traffic().take();
-        self.metrics.relayed(up, down);
         self.door.snapshot()
     }
 

@@ -14,14 +14,15 @@ use tokio_rustls::server::TlsStream;
 use crate::admission::{Outcome, Refusal, Request};
 use crate::door::{Door, Knock, Permit, Waiting};
 use crate::drain::Tasks;
+use crate::mqtt::Protocol;
 use crate::mqtt::connect::{self, Connect, ConnectError, Progress};
-use crate::mqtt::{Protocol, Version};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::relay::{self, Start, Traffic};
 use crate::socket;
+use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
-use crate::telemetry::metrics::{Metrics, PhaseGuard};
+use crate::telemetry::metrics::PhaseGuard;
 use crate::tls;
 use crate::upstream::{self, Answer, Brokers, NoAnswer, Upstream};
 
@@ -52,14 +53,12 @@ pub struct Rules {
 }
 
 /// What all connections share.
-#[derive(Debug)]
 pub struct House {
     rules: ArcSwap<Rules>,
     door: Arc<Door>,
     brokers: Arc<Brokers>,
-    metrics: Arc<Metrics>,
+    telemetry: Telemetry,
     tasks: Tasks,
-    traffic: Traffic,
     accepted: AtomicU64,
 }
 
@@ -71,9 +70,6 @@ const AHEAD: usize = 16 * 1024;
 
 /// A held client that has sent more than [`AHEAD`] is looked at this often instead: its EOF is behind unread bytes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
-
-/// How long a broker may take to close after its client left with packets on their way to it.
-const PARTING: Duration = Duration::from_secs(1);
 
 /// How a life ended; phase and duration are known to whoever asks.
 struct End {
@@ -100,7 +96,7 @@ impl House {
         rules: Rules,
         door: Arc<Door>,
         brokers: Arc<Brokers>,
-        metrics: Arc<Metrics>,
+        telemetry: Telemetry,
         tasks: Tasks,
     ) -> Arc<Self> {
         let rules = ArcSwap::from_pointee(rules);
@@ -108,7 +104,7 @@ impl House {
             rules,
             door,
             brokers,
-            metrics,
+            telemetry,
             tasks,
             accepted: AtomicU64::new(0),
         })
@@ -119,7 +115,7 @@ impl House {
         let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
         let accepted = Instant::now();
         let mut attempt = Attempt::new(number, source);
-        let mut phase = self.metrics.enter(Phase::Handshake);
+        let mut phase = self.telemetry.metrics().enter(Phase::Handshake);
         let end = live(&self, socket, accepted, &mut attempt, &mut phase).await;
         let ending = Ending {
             side: end.side,
@@ -130,7 +126,7 @@ impl House {
             bytes_down: end.bytes_down,
         };
         drop(phase);
-        self.metrics.record(&mut attempt, &ending);
+        self.telemetry.record(&mut attempt, &ending);
     }
 }
 
@@ -148,7 +144,7 @@ async fn live(
     let mut client = match rules.tls.accept(socket, deadline, accepted).await {
         Ok((client, handshake)) => {
             attempt.handshake = Some(Ok(handshake));
-            house.metrics.observe(attempt);
+            house.telemetry.observe(attempt);
             client
         }
         Err(failure) => {
@@ -160,7 +156,7 @@ async fn live(
     phase.to(Phase::Connect);
     let (connect, mut bytes) = match read_connect(&mut client, &rules.connection).await {
         Ok(received) => received,
-        Err(NoConnect::Invalid(error)) => return refuse_invalid(house, client, error, attempt, phase).await,
+        Err(NoConnect::Invalid(error)) => return refuse_invalid(client, error, attempt, phase).await,
         Err(NoConnect::TimedOut) => return timed_out(client, attempt, phase).await,
         Err(NoConnect::Left) => {
             attempt.decision = Some(Decision::Left);
@@ -197,7 +193,7 @@ async fn live(
             }
             Err(NotOpened::Left) => return End::by(Side::Client, "left before the CONNACK"),
         };
-    house.metrics.observe(attempt);
+    house.telemetry.observe(attempt);
 
     phase.to(Phase::Relaying);
     let keep_alive = keep_alive(
@@ -211,15 +207,15 @@ async fn live(
         down: answer.down,
         keep_alive,
     };
-    let end = relay::run(
-        &mut client,
-        &mut broker,
-        start,
-        &rules.relay,
-        &house.traffic,
-        house.tasks.draining(),
-    )
-    .await;
+    let traffic = Traffic::default();
+    // A token of this connection's own: the relay polls it at every wake, and one that all share is a lock that all share.
+    let draining = house.tasks.child_of_draining();
+    let closing = async {
+        draining.cancelled().await;
+        "drain"
+    };
+    let end = relay::run(&mut client, &mut broker, start, &rules.relay, &traffic, closing).await;
+    house.telemetry.metrics().relayed(end.bytes_up, end.bytes_down);
     End {
         side: end.side,
         cause: end.cause,
@@ -372,7 +368,6 @@ async fn open_upstream(
         return Err(NotOpened::NoBroker);
     };
     let patience = rules.upstream.connack_timeout;
-    let forwarded = bytes.len();
     let answer = upstream::first_answer(client, &mut broker, bytes, connect.version, patience).await;
     let health = house.brokers.health(server);
     match answer {
@@ -386,8 +381,9 @@ async fn open_upstream(
             Ok((broker, answer))
         }
         Err(NoAnswer::ClientLeft) => {
-            drop(permit);
-            let _ = forwarded;
+            house.tasks.spawn(upstream::see_out(broker, patience, move || {
+                permit.settle(Outcome::Abandoned)
+            }));
             Err(NotOpened::Left)
         }
         Err(NoAnswer::BrokerFailed) => {

@@ -49,6 +49,11 @@ impl Tasks {
         self.draining.cancelled()
     }
 
+    /// A token of the caller's own that is cancelled when the drain begins.
+    pub fn child_of_draining(&self) -> CancellationToken {
+        self.draining.child_token()
+    }
+
     /// Begins the drain.
     pub fn drain(&self) {
         self.draining.cancel();

@@ -242,7 +242,7 @@ mod tests {
             (128, 48),
             (1024, 496),
             (20_000, 9_984),
-            (u64::MAX, usize::MAX / 2 - 15),
+            (u64::MAX, usize::MAX / 2 - 16),
         ] {
             assert_eq!(
                 connections_for(descriptors),

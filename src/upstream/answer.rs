@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::io::poll_read_buf;
 
@@ -141,4 +141,27 @@ async fn pass_on<D: AsyncWrite + Unpin>(client: &mut D, bytes: &[u8]) -> Result<
         client.flush().await
     };
     written.await.map_err(|_| NoAnswer::ClientLeft)
+}
+
+/// Most bytes of a broker that are read for a client which has left: its CONNACK and what may follow it at once.
+const PARTING_BYTES: usize = 64 * 1024;
+
+/// What is left to do when the client has left before its CONNACK: the broker has the CONNECT and works on it, so the
+/// place in flight is taken until it has answered, closed, or `patience` has passed; only then `settle` is called. Our
+/// FIN goes out at once and the answer is read, since a close with unread input would reset what the client sent last.
+pub async fn see_out<U>(mut broker: U, patience: Duration, settle: impl FnOnce())
+where
+    U: AsyncRead + AsyncWrite + Unpin,
+{
+    let deadline = Instant::now() + patience;
+    let mut dropped = Vec::new();
+    // A broker that does not take our FIN any more has closed: the read says so.
+    let _ = timeout_at(deadline, broker.shutdown()).await;
+    let answered = timeout_at(deadline, broker.read_buf(&mut dropped)).await;
+    settle();
+    let mut open = matches!(answered, Ok(Ok(count)) if count > 0);
+    while open && dropped.len() < PARTING_BYTES {
+        let read = timeout_at(deadline, broker.read_buf(&mut dropped)).await;
+        open = matches!(read, Ok(Ok(count)) if count > 0);
+    }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use answer::{Answer, NoAnswer, first_answer};
+pub use answer::{Answer, NoAnswer, first_answer, see_out};
 pub use dial::{Brokers, DialError, Upstream};
 pub use health::Health;
 
