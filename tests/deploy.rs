@@ -5,6 +5,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "reads the repository's own files; a panic is a failed test"
 )]
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use seawall::config::{self, Sources};
 use serde_json::Value;
 
 const DASHBOARD: &str = "deploy/grafana/seawall.json";
@@ -140,6 +142,24 @@ fn ports_of_the_trial_stack_fit_together() {
     );
     assert!(read("prometheus/prometheus.yml").contains(&format!("seawall:{admin_port}")));
     assert!(read("grafana/provisioning/datasources/prometheus.yml").contains("uid: prometheus"));
+}
+
+#[test]
+fn configurations_that_are_shown_are_legal() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, block) = readme.split_once("```toml\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().join("readme.toml");
+    fs::write(&shown, block.split_once("```").unwrap().0).unwrap();
+    for file in [root().join("deploy/compose/seawall.toml"), shown] {
+        let sources = Sources {
+            file: Some(file.clone()),
+            ..Sources::default()
+        };
+        if let Err(mistakes) = config::load(&sources) {
+            panic!("{}: {mistakes}", file.display());
+        }
+    }
 }
 
 #[test]
