@@ -559,7 +559,7 @@ mod tests {
             broker.behave(Behaviour {
                 service_time: Duration::ZERO,
                 answer,
-            })
+            });
         };
 
         told(Answer::Refuse(0x89));

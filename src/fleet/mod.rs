@@ -2,6 +2,11 @@
 
 mod authentication;
 pub mod broker;
+pub mod bystander;
 pub mod certificates;
+pub mod client;
+mod device;
 mod packet;
+pub mod storm;
+mod tally;
 mod topics;
