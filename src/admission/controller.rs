@@ -85,7 +85,12 @@ impl<W> Controller<W> {
     }
 
     /// Decides over one CONNECT. `waiter` is called only for [`Verdict::Hold`].
-    pub fn decide(&mut self, _request: Request<'_>, _waiter: impl FnOnce(Place) -> W, _now: Moment) -> Verdict {
+    pub fn decide(
+        &mut self,
+        _request: Request<'_>,
+        _waiter: impl FnOnce(Place) -> W,
+        _now: Moment,
+    ) -> Verdict {
         unimplemented!()
     }
 

@@ -15,7 +15,12 @@ pub struct Extras<'a> {
 
 /// The bytes of a CONNACK that refuses with `code`, Session Present 0. A 5.0 packet is never larger than
 /// `maximum_packet_size`: user property and reason string go first. `None`: not even the bare packet fits, close.
-pub fn refuse(_version: Version, _code: u8, _extras: Extras<'_>, _maximum_packet_size: Option<u32>) -> Option<Vec<u8>> {
+pub fn refuse(
+    _version: Version,
+    _code: u8,
+    _extras: Extras<'_>,
+    _maximum_packet_size: Option<u32>,
+) -> Option<Vec<u8>> {
     unimplemented!()
 }
 

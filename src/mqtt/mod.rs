@@ -25,8 +25,12 @@ pub enum Protocol {
 
 impl Protocol {
     /// Every label.
-    pub const ALL: [Self; 4] =
-        [Self::Known(Version::V3_1), Self::Known(Version::V3_1_1), Self::Known(Version::V5), Self::Other];
+    pub const ALL: [Self; 4] = [
+        Self::Known(Version::V3_1),
+        Self::Known(Version::V3_1_1),
+        Self::Known(Version::V5),
+        Self::Other,
+    ];
 
     /// The metric label and audit word.
     pub const fn word(self) -> &'static str {
