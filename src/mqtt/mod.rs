@@ -2,11 +2,14 @@
 
 pub mod connack;
 pub mod connect;
+pub mod framing;
+mod properties;
+mod wire;
 
 /// The protocol version that a CONNECT asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// MQTT 3.1, level 3 (name "MQIsdp").
+    /// MQTT 3.1, level 3 (name `MQIsdp`).
     V3_1,
     /// MQTT 3.1.1, level 4.
     V3_1_1,
