@@ -64,38 +64,44 @@ pub enum Progress {
     Complete(Box<Connect>, usize),
 }
 
-/// Why the bytes can't become a CONNECT. Each says what is known of the version, for the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why the bytes can't become a CONNECT: always the client's fault. Each says what is known of the version, for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The first packet is no CONNECT, or its protocol name is not one of MQTT's, so that it isn't MQTT at all: closed
     /// without CONNACK ([MQTT-3.1.0-1], [MQTT-3.1.2-1]).
+    #[error("the first packet is no CONNECT of MQTT")]
     NotConnect,
     /// A level that nobody speaks: below 3 answered `20 02 00 01`, above 5 `20 03 00 84 00`.
+    #[error("protocol level {level} is not supported")]
     UnsupportedLevel {
         /// The byte as it came: the bridge bit is removed from 0x83 and 0x84 alone, which are supported.
         level: u8,
     },
     /// Breaks a MUST ("malformed packet"): 3.x closes without CONNACK, 5.0 answers 0x81.
+    #[error("malformed CONNECT")]
     Malformed {
         /// The version, once it was read.
         version: Option<Version>,
     },
     /// Breaks a MUST of 5.0 that the specification names "protocol error": answers 0x82.
+    #[error("the CONNECT says what MQTT 5.0 forbids")]
     ProtocolError,
     /// An empty client id with clean session 0 in 3.1.1 (and 3.1): answers 2 ([MQTT-3.1.3-8]).
+    #[error("an empty client id with clean session 0")]
     EmptyClientId {
         /// 3.1 or 3.1.1.
         version: Version,
     },
     /// Declares more than the limit: 3.x closes, 5.0 answers 0x95.
+    #[error("the CONNECT declares more than the limit")]
     TooLarge {
         /// The version; unknown only where the limit itself (below 14 bytes) ends before the level.
         version: Option<Version>,
     },
 }
 
-/// Reads the CONNECT at the front of `bytes`, of which more may follow. `max_size` bounds the whole packet, judged
-/// from its declared length on, in bytes.
+/// Reads the CONNECT at the front of `bytes`, of which more may follow (section 3.1 of all three versions). `max_size`
+/// bounds the whole packet in bytes, judged from its declared length on. The verdict doesn't depend on the fragmentation.
 ///
 /// What can be said without the rest is said at once: that it is no CONNECT, its level, its size. The rest is read when
 /// it is there as a whole, so that a peer that sends byte by byte costs no more than one that does not.
@@ -160,8 +166,8 @@ const CONNECT: u8 = 1;
 const SHORTEST_HEADER: usize = 2;
 
 /// The protocol names, each with its length before it.
-const LONGEST_NAME: usize = 8;
 const NAMES: [&[u8]; 2] = [b"\x00\x04MQTT", b"\x00\x06MQIsdp"];
+const LONGEST_NAME: usize = 8;
 
 /// The name that the packet begins with, or may still begin with.
 fn protocol_name(packet: &[u8], remaining: usize) -> Result<&'static [u8], ConnectError> {
