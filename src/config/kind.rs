@@ -345,19 +345,15 @@ impl Scalar for Span {
 
     fn parse(&self, raw: Raw<'_>) -> Result<Duration, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}s\""))),
-            Raw::Number(value) if value.is_finite() => {
+            Raw::Integer(value) if value >= 0 => return Err(Some(format!("a unit, in quotes: \"{value}s\""))),
+            Raw::Number(value) if value.is_finite() && value >= 0.0 => {
                 return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
             }
             other => other.text().ok_or(None)?,
         };
-        let value = quantity(text, &TIMES).map(Duration::from_micros).ok_or_else(|| {
-            text.trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|value| value.is_finite() && *value >= 0.0)
-                .map_or_else(|| quoted(text), |_| Some(format!("a unit: \"{}s\"", text.trim())))
-        })?;
+        let value = quantity(text, &TIMES)
+            .map(Duration::from_micros)
+            .ok_or_else(|| respelled(text, &SPELLED_TIMES).or_else(|| quoted(text)))?;
         if (self.least..=self.most).contains(&value) {
             Ok(value)
         } else {
@@ -392,10 +388,10 @@ impl Scalar for Size {
 
     fn parse(&self, raw: Raw<'_>) -> Result<u64, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}B\""))),
+            Raw::Integer(value) if value >= 0 => return Err(Some(format!("a unit, in quotes: \"{value}B\""))),
             other => other.text().ok_or(None)?,
         };
-        let value = quantity(text, &SIZES).ok_or_else(|| size_hint(text))?;
+        let value = quantity(text, &SIZES).ok_or_else(|| respelled(text, &SPELLED_SIZES).or_else(|| quoted(text)))?;
         if (self.least..=self.most).contains(&value) {
             Ok(value)
         } else {
@@ -557,19 +553,27 @@ fn exact(value: u64, units: &[(&str, u64)], zero: &str) -> String {
         )
 }
 
-fn size_hint(text: &str) -> Option<String> {
+/// The same with the unit spelled as it is here, where it was another spelling.
+fn respelled(text: &str, spellings: &[(&str, &[&str])]) -> Option<String> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (figure, unit) = text.split_at_checked(digits)?;
-    if figure.is_empty() {
-        return quoted(text);
-    }
-    let unit = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" | "byte" | "bytes" => "B",
-        "k" | "kb" | "kib" => "KiB",
-        "m" | "mb" | "mib" => "MiB",
-        "g" | "gb" | "gib" => "GiB",
-        _ => return None,
-    };
-    Some(format!("with a unit of powers of two: \"{figure}{unit}\""))
+    let word = unit.trim().to_lowercase();
+    let (spelled, _) = spellings.iter().find(|(_, words)| words.contains(&word.as_str()))?;
+    (!figure.is_empty() && unit != *spelled).then(|| format!("the unit is {spelled}: \"{figure}{spelled}\""))
 }
+
+const SPELLED_TIMES: [(&str, &[&str]); 5] = [
+    ("ms", &["ms", "msec", "millis", "milliseconds"]),
+    ("s", &["", "s", "sec", "secs", "second", "seconds"]),
+    ("m", &["m", "min", "mins", "minute", "minutes"]),
+    ("h", &["h", "hr", "hour", "hours"]),
+    ("d", &["d", "day", "days"]),
+];
+
+const SPELLED_SIZES: [(&str, &[&str]); 4] = [
+    ("B", &["", "b", "byte", "bytes"]),
+    ("KiB", &["k", "kb", "ki", "kib"]),
+    ("MiB", &["m", "mb", "mi", "mib"]),
+    ("GiB", &["g", "gb", "gi", "gib"]),
+];
