@@ -31,11 +31,7 @@ impl File {
         self.syntax.iter().all(|mistake| match &mistake.place {
             Some(Place::Line {
                 line: broken, source, ..
-            }) => {
-                broken != line
-                    && !source.trim_start().starts_with('[')
-                    && !is_open(&mistake.found)
-            }
+            }) => broken != line && !source.trim_start().starts_with('[') && !is_open(&mistake.found),
             _ => false,
         })
     }

@@ -345,7 +345,9 @@ impl Scalar for Span {
 
     fn parse(&self, raw: Raw<'_>) -> Result<Duration, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) if value >= 0 => return Err(Some(format!("a unit, in quotes: \"{value}s\""))),
+            Raw::Integer(value) if value >= 0 => {
+                return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
+            }
             Raw::Number(value) if value.is_finite() && value >= 0.0 => {
                 return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
             }
@@ -388,10 +390,13 @@ impl Scalar for Size {
 
     fn parse(&self, raw: Raw<'_>) -> Result<u64, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) if value >= 0 => return Err(Some(format!("a unit, in quotes: \"{value}B\""))),
+            Raw::Integer(value) if value >= 0 => {
+                return Err(Some(format!("a unit, in quotes: \"{value}B\"")));
+            }
             other => other.text().ok_or(None)?,
         };
-        let value = quantity(text, &SIZES).ok_or_else(|| respelled(text, &SPELLED_SIZES).or_else(|| quoted(text)))?;
+        let value =
+            quantity(text, &SIZES).ok_or_else(|| respelled(text, &SPELLED_SIZES).or_else(|| quoted(text)))?;
         if (self.least..=self.most).contains(&value) {
             Ok(value)
         } else {
@@ -556,10 +561,14 @@ fn exact(value: u64, units: &[(&str, u64)], zero: &str) -> String {
 /// The same with the unit spelled as it is here, where it was another spelling.
 fn respelled(text: &str, spellings: &[(&str, &[&str])]) -> Option<String> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (figure, unit) = text.split_at_checked(digits)?;
     let word = unit.trim().to_lowercase();
-    let (spelled, _) = spellings.iter().find(|(_, words)| words.contains(&word.as_str()))?;
+    let (spelled, _) = spellings
+        .iter()
+        .find(|(_, words)| words.contains(&word.as_str()))?;
     (!figure.is_empty() && unit != *spelled).then(|| format!("the unit is {spelled}: \"{figure}{spelled}\""))
 }
 
