@@ -75,7 +75,7 @@ fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
-    socket::condition(SockRef::from(&socket))?;
+    socket::condition(&SockRef::from(&socket))?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     TcpListener::from_std(socket.into())
