@@ -161,8 +161,11 @@ fn run() -> ExitCode {
 fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
     let config = config::load(&flags.sources())?;
     log::start(&config.log)?;
-    let ended = runtime()?.block_on(app::run(config, &mut io::stdout()))?;
-    match ended {
+    let runtime = runtime()?;
+    let ended = runtime.block_on(app::run(config, &mut io::stdout()));
+    // A name lookup that hangs must not hold the end of the process.
+    runtime.shutdown_background();
+    match ended? {
         Ended::Drained => Ok(()),
         Ended::CutShort => Err(Failure::CutShort),
     }

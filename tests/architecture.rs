@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["reason", "moment"],
     &["mqtt"],
     &["admission"],
-    &["telemetry", "drain", "reconnect"],
+    &["telemetry", "drain", "socket", "reconnect"],
     &["tls", "relay", "upstream", "refusal", "door"],
     &["connection"],
     &["listener", "admin"],

@@ -1,9 +1,11 @@
 //! What is shipped beside the binary names only what exists: the dashboard's queries against `docs/metrics.md`, the
-//! files that mount each other against the folder, ports against each other.
+//! files that mount each other against the folder, ports against each other, links of the documentation against its
+//! files and headings.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
+    clippy::panic,
     reason = "reads the repository's own files; a panic is a failed test"
 )]
 
@@ -11,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use seawall::config::{self, Sources};
 use serde_json::Value;
 
 const DASHBOARD: &str = "deploy/grafana/seawall.json";
@@ -142,6 +145,50 @@ fn ports_of_the_trial_stack_fit_together() {
 }
 
 #[test]
+fn configurations_that_are_shown_are_legal() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, block) = readme.split_once("```toml\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().join("readme.toml");
+    fs::write(&shown, block.split_once("```").unwrap().0).unwrap();
+    for file in [root().join("deploy/compose/seawall.toml"), shown] {
+        let sources = Sources {
+            file: Some(file.clone()),
+            ..Sources::default()
+        };
+        if let Err(mistakes) = config::load(&sources) {
+            panic!("{}: {mistakes}", file.display());
+        }
+    }
+}
+
+#[test]
+fn links_of_the_documentation_resolve() {
+    let mut broken = Vec::new();
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(path)
+            };
+            if !file.exists() || !anchor.is_empty() && !anchors(&file).contains(anchor) {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} links: does the reader still find them?");
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
 fn the_reader_takes_a_query_apart() {
     let query = r#"histogram_quantile(0.9, sum by (le, server) (rate(seawall_x_seconds_bucket{instance=~"$i",code!="seawall_y"}[5m]))) / up"#;
     let found: Vec<(String, Vec<String>)> = metrics_of(query)
@@ -159,6 +206,32 @@ fn the_reader_takes_a_query_apart() {
             ("up".to_owned(), labels(&["le", "server"])),
         ]
     );
+}
+
+/// Every page of the documentation.
+fn pages() -> Vec<PathBuf> {
+    let folders = ["", "docs", "docs/decisions"].map(|folder| root().join(folder));
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
+}
+
+/// The anchors of a page's headings, made as code hosts make them: lower case, punctuation dropped, blanks to hyphens.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    headings
+        .map(|heading| heading.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.replace(' ', "-"))
+        .map(|heading| {
+            heading
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter))
+                .collect()
+        })
+        .collect()
 }
 
 /// Metric name to its row of `docs/metrics.md`.

@@ -1,1 +1,12 @@
-//! To be written.
+//! Simulated devices and the broker behind them: the demo, and the ground of storm and plan.
+
+mod authentication;
+pub mod broker;
+pub mod bystander;
+pub mod certificates;
+pub mod client;
+mod device;
+mod packet;
+pub mod storm;
+mod tally;
+mod topics;
