@@ -2,6 +2,13 @@
 //! configuration, the documentation, and the binary with its output and exit codes.
 //!
 //! `SEAWALL_BLESS=1 cargo test --test cli` writes the expected messages anew; read the difference before you keep it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends by panicking"
+)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -523,4 +530,35 @@ fn a_closed_or_full_stdout_is_no_panic() {
     );
     assert_eq!(full.code, Some(71));
     assert!(full.err.contains("can't write to stdout"), "{full:?}");
+}
+
+#[test]
+fn the_shipped_file_runs_with_the_certificates_that_it_names() {
+    let shell = Shell::new();
+    shell.write(
+        "config/seawall.toml",
+        &fs::read_to_string(root().join("config/seawall.toml")).unwrap(),
+    );
+    assert_eq!(shell.run(&["check"]).code, Some(78));
+    let made = shell.run(&["certs", "--out", "certs", "--name", "gateway.example"]);
+    assert_eq!(made.code, Some(0), "{made:?}");
+    assert!(
+        made.out.lines().any(|line| line == "certs/server.pem"),
+        "{made:?}"
+    );
+    let ran = shell.run(&["check"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn streams_that_came_closed_are_no_trouble() {
+    let shell = Shell::new();
+    let flags = shell.with_certificate();
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", "exec \"$0\" check --print \"$@\" <&- >&- 2>&-"])
+        .arg(shell.command(&[]).get_program())
+        .args(flags)
+        .current_dir(shell.folder.path());
+    assert_eq!(command.status().unwrap().code(), Some(0));
 }

@@ -106,7 +106,7 @@ fn contents(path: &Path) -> Result<String, Mistake> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let before = error.as_bytes().get(..valid).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = before.split(|byte| *byte == b'\n').count();
         wrong(
             format!("not UTF-8: line {line}, byte {valid} of the file"),
             Some("save it as UTF-8"),
@@ -165,7 +165,7 @@ impl Lines<'_> {
         let place = self.place(&span);
         let key = key.map(|key| self.place(&key));
         let origin = self.places.in_file(place, key, written);
-        Value::new(origin.as_ref(), kind)
+        Value::new(Some(&origin), kind)
     }
 
     /// Line and column of a span of bytes, and what of it is on that line.

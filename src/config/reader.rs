@@ -252,9 +252,9 @@ impl<'a> Table<'_, 'a> {
             }
         };
         let value = result.unwrap_or_else(|wrongs| {
-            wrongs
-                .into_iter()
-                .for_each(|wrong| self.reader.wrong(&path, wrong));
+            for wrong in wrongs {
+                self.reader.wrong(&path, wrong);
+            }
             self.reader.mistaken.insert(path.clone());
             None
         });

@@ -1,6 +1,12 @@
 //! Hostile and ordinary configurations through the front door. What a file of its own can show is in `tests/config`.
 
+#![allow(
+    clippy::float_cmp,
+    reason = "what was written is what must be read, to the bit"
+)]
+
 use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -224,7 +230,7 @@ fn a_file_without_permission_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.toml");
     std::fs::write(&path, "").unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
     let result = load(&Sources {
         file: Some(path),
         ..flags(&[])
@@ -320,11 +326,7 @@ fn text_that_is_wrong_says_why() {
             "no table of this name",
             "did you mean admission?",
         ),
-        (
-            "admission.rate\u{1b}[31m=5",
-            "no key of this name",
-            "",
-        ),
+        ("admission.rate\u{1b}[31m=5", "no key of this name", ""),
     ] {
         let mistake = mistake(load(&flags(&[set])));
         assert_eq!(
@@ -348,7 +350,7 @@ fn a_path_of_any_depth_is_a_mistake_and_no_more() {
     );
     let lists = format!("tls.alpn = {}{}", "[".repeat(50_000), "]".repeat(50_000));
     assert!(load_file(lists).is_err());
-    let tables = format!("[{}]\n", ["a"; 50_000].join("."));
+    let tables = format!("[{}]\n", vec!["a"; 50_000].join("."));
     assert!(load_file(tables).is_err());
 }
 
@@ -555,7 +557,7 @@ fn only_a_broker_that_is_seawall_itself_is_a_loop() {
 fn many_mistakes_are_counted_and_not_all_shown() {
     let mut text = String::from("[admission]\n");
     for number in 0..1000 {
-        text.push_str(&format!("x{number} = 1\n"));
+        writeln!(text, "x{number} = 1").unwrap();
     }
     let mistakes = load_file(text).unwrap_err();
     assert_eq!(mistakes.iter().count(), 1000);
