@@ -433,9 +433,10 @@ impl<T: Copy + PartialEq> Scalar for Choice<T> {
             .find(|(word, _)| *word == text)
             .map(|(_, value)| *value)
             .ok_or_else(|| {
-                similar(text, self.0.iter().map(|(word, _)| *word))
-                    .map(|word| format!("did you mean \"{word}\"?"))
-                    .or_else(|| quoted(text))
+                quoted(text).or_else(|| {
+                    similar(text, self.0.iter().map(|(word, _)| *word))
+                        .map(|word| format!("did you mean \"{word}\"?"))
+                })
             })
     }
 
@@ -586,3 +587,72 @@ const SPELLED_SIZES: [(&str, &[&str]); 4] = [
     ("MiB", &["m", "mb", "mi", "mib"]),
     ("GiB", &["g", "gb", "gi", "gib"]),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::{SIZES, TIMES, exact, quantity};
+
+    #[test]
+    fn quantities_are_sums_of_numbers_with_units() {
+        for (text, microseconds) in [
+            ("0s", Some(0)),
+            ("1us", Some(1)),
+            ("250ms", Some(250_000)),
+            ("15s", Some(15_000_000)),
+            (" 15s ", Some(15_000_000)),
+            ("1m30s", Some(90_000_000)),
+            ("30s1m", Some(90_000_000)),
+            ("0.5s", Some(500_000)),
+            ("1.000001s", Some(1_000_001)),
+            ("2d", Some(172_800_000_000)),
+            ("18446744073709551615us", Some(u64::MAX)),
+            // Beyond what fits, or finer than the smallest unit.
+            ("18446744073709551616us", None),
+            ("18446744073709551615us1us", None),
+            ("18446744073709551615s", None),
+            ("0.5us", None),
+            ("1.00000000000000000000000000s", None),
+            ("", None),
+            (" ", None),
+            ("s", None),
+            ("15", None),
+            ("15 s", None),
+            ("15S", None),
+            ("-15s", None),
+            ("+15s", None),
+            ("1e3s", None),
+            (".s", None),
+            (".5s", None),
+            ("5.s", None),
+            ("1.2.3s", None),
+            ("1s,", None),
+            ("1s1", None),
+            ("\u{661}s", None),
+            ("1\u{b5}s", None),
+            ("15KiB", None),
+        ] {
+            assert_eq!(quantity(text, &TIMES), microseconds, "{text:?}");
+        }
+        assert_eq!(quantity("1.5KiB", &SIZES), Some(1536));
+        assert_eq!(quantity("1MiB1B", &SIZES), Some(1_048_577));
+        assert_eq!(quantity("1kB", &SIZES), None);
+    }
+
+    #[test]
+    fn quantities_are_shown_in_the_largest_exact_unit() {
+        for (microseconds, text) in [
+            (0, "0s"),
+            (1, "1us"),
+            (1_500, "1500us"),
+            (250_000, "250ms"),
+            (60_000_000, "1m"),
+            (90_000_000, "90s"),
+            (86_400_000_000, "1d"),
+        ] {
+            assert_eq!(exact(microseconds, &TIMES, "0s"), text);
+            assert_eq!(quantity(text, &TIMES), Some(microseconds));
+        }
+        assert_eq!(exact(1536, &SIZES, "0B"), "1536B");
+        assert_eq!(exact(1 << 30, &SIZES, "0B"), "1GiB");
+    }
+}
