@@ -382,7 +382,7 @@ async fn open_upstream(
         }
         Err(NoAnswer::ClientLeft) => {
             house.tasks.spawn(upstream::see_out(broker, patience, move || {
-                permit.settle(Outcome::Abandoned)
+                permit.settle(Outcome::Abandoned);
             }));
             Err(NotOpened::Left)
         }

@@ -345,19 +345,17 @@ impl Scalar for Span {
 
     fn parse(&self, raw: Raw<'_>) -> Result<Duration, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}s\""))),
-            Raw::Number(value) if value.is_finite() => {
+            Raw::Integer(value) if value >= 0 => {
+                return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
+            }
+            Raw::Number(value) if value.is_finite() && value >= 0.0 => {
                 return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
             }
             other => other.text().ok_or(None)?,
         };
-        let value = quantity(text, &TIMES).map(Duration::from_micros).ok_or_else(|| {
-            text.trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|value| value.is_finite() && *value >= 0.0)
-                .map_or_else(|| quoted(text), |_| Some(format!("a unit: \"{}s\"", text.trim())))
-        })?;
+        let value = quantity(text, &TIMES)
+            .map(Duration::from_micros)
+            .ok_or_else(|| respelled(text, &SPELLED_TIMES).or_else(|| quoted(text)))?;
         if (self.least..=self.most).contains(&value) {
             Ok(value)
         } else {
@@ -392,10 +390,13 @@ impl Scalar for Size {
 
     fn parse(&self, raw: Raw<'_>) -> Result<u64, Option<String>> {
         let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}B\""))),
+            Raw::Integer(value) if value >= 0 => {
+                return Err(Some(format!("a unit, in quotes: \"{value}B\"")));
+            }
             other => other.text().ok_or(None)?,
         };
-        let value = quantity(text, &SIZES).ok_or_else(|| size_hint(text))?;
+        let value =
+            quantity(text, &SIZES).ok_or_else(|| respelled(text, &SPELLED_SIZES).or_else(|| quoted(text)))?;
         if (self.least..=self.most).contains(&value) {
             Ok(value)
         } else {
@@ -432,9 +433,10 @@ impl<T: Copy + PartialEq> Scalar for Choice<T> {
             .find(|(word, _)| *word == text)
             .map(|(_, value)| *value)
             .ok_or_else(|| {
-                similar(text, self.0.iter().map(|(word, _)| *word))
-                    .map(|word| format!("did you mean \"{word}\"?"))
-                    .or_else(|| quoted(text))
+                quoted(text).or_else(|| {
+                    similar(text, self.0.iter().map(|(word, _)| *word))
+                        .map(|word| format!("did you mean \"{word}\"?"))
+                })
             })
     }
 
@@ -557,19 +559,100 @@ fn exact(value: u64, units: &[(&str, u64)], zero: &str) -> String {
         )
 }
 
-fn size_hint(text: &str) -> Option<String> {
+/// The same with the unit spelled as it is here, where it was another spelling.
+fn respelled(text: &str, spellings: &[(&str, &[&str])]) -> Option<String> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (figure, unit) = text.split_at_checked(digits)?;
-    if figure.is_empty() {
-        return quoted(text);
+    let word = unit.trim().to_lowercase();
+    let (spelled, _) = spellings
+        .iter()
+        .find(|(_, words)| words.contains(&word.as_str()))?;
+    (!figure.is_empty() && unit != *spelled).then(|| format!("the unit is {spelled}: \"{figure}{spelled}\""))
+}
+
+const SPELLED_TIMES: [(&str, &[&str]); 5] = [
+    ("ms", &["ms", "msec", "millis", "milliseconds"]),
+    ("s", &["", "s", "sec", "secs", "second", "seconds"]),
+    ("m", &["m", "min", "mins", "minute", "minutes"]),
+    ("h", &["h", "hr", "hour", "hours"]),
+    ("d", &["d", "day", "days"]),
+];
+
+const SPELLED_SIZES: [(&str, &[&str]); 4] = [
+    ("B", &["", "b", "byte", "bytes"]),
+    ("KiB", &["k", "kb", "ki", "kib"]),
+    ("MiB", &["m", "mb", "mi", "mib"]),
+    ("GiB", &["g", "gb", "gi", "gib"]),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{SIZES, TIMES, exact, quantity};
+
+    #[test]
+    fn quantities_are_sums_of_numbers_with_units() {
+        for (text, microseconds) in [
+            ("0s", Some(0)),
+            ("1us", Some(1)),
+            ("250ms", Some(250_000)),
+            ("15s", Some(15_000_000)),
+            (" 15s ", Some(15_000_000)),
+            ("1m30s", Some(90_000_000)),
+            ("30s1m", Some(90_000_000)),
+            ("0.5s", Some(500_000)),
+            ("1.000001s", Some(1_000_001)),
+            ("2d", Some(172_800_000_000)),
+            ("18446744073709551615us", Some(u64::MAX)),
+            // Beyond what fits, or finer than the smallest unit.
+            ("18446744073709551616us", None),
+            ("18446744073709551615us1us", None),
+            ("18446744073709551615s", None),
+            ("0.5us", None),
+            ("1.00000000000000000000000000s", None),
+            ("", None),
+            (" ", None),
+            ("s", None),
+            ("15", None),
+            ("15 s", None),
+            ("15S", None),
+            ("-15s", None),
+            ("+15s", None),
+            ("1e3s", None),
+            (".s", None),
+            (".5s", None),
+            ("5.s", None),
+            ("1.2.3s", None),
+            ("1s,", None),
+            ("1s1", None),
+            ("\u{661}s", None),
+            ("1\u{b5}s", None),
+            ("15KiB", None),
+        ] {
+            assert_eq!(quantity(text, &TIMES), microseconds, "{text:?}");
+        }
+        assert_eq!(quantity("1.5KiB", &SIZES), Some(1536));
+        assert_eq!(quantity("1MiB1B", &SIZES), Some(1_048_577));
+        assert_eq!(quantity("1kB", &SIZES), None);
     }
-    let unit = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" | "byte" | "bytes" => "B",
-        "k" | "kb" | "kib" => "KiB",
-        "m" | "mb" | "mib" => "MiB",
-        "g" | "gb" | "gib" => "GiB",
-        _ => return None,
-    };
-    Some(format!("with a unit of powers of two: \"{figure}{unit}\""))
+
+    #[test]
+    fn quantities_are_shown_in_the_largest_exact_unit() {
+        for (microseconds, text) in [
+            (0, "0s"),
+            (1, "1us"),
+            (1_500, "1500us"),
+            (250_000, "250ms"),
+            (60_000_000, "1m"),
+            (90_000_000, "90s"),
+            (86_400_000_000, "1d"),
+        ] {
+            assert_eq!(exact(microseconds, &TIMES, "0s"), text);
+            assert_eq!(quantity(text, &TIMES), Some(microseconds));
+        }
+        assert_eq!(exact(1536, &SIZES, "0B"), "1536B");
+        assert_eq!(exact(1 << 30, &SIZES, "0B"), "1GiB");
+    }
 }

@@ -66,6 +66,22 @@ pub struct Figures {
     pub dropped: u64,
 }
 
+impl Figures {
+    /// What happened since `earlier`; queue and connections are those of now.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            connects: self.connects.saturating_sub(earlier.connects),
+            served: self.served.saturating_sub(earlier.served),
+            wasted: self.wasted.saturating_sub(earlier.wasted),
+            queued: self.queued,
+            connected: self.connected,
+            published: self.published.saturating_sub(earlier.published),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+        }
+    }
+}
+
 /// A running broker; dropping it closes everything.
 #[derive(Debug)]
 pub struct Broker {
@@ -559,7 +575,7 @@ mod tests {
             broker.behave(Behaviour {
                 service_time: Duration::ZERO,
                 answer,
-            })
+            });
         };
 
         told(Answer::Refuse(0x89));

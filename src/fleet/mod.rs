@@ -2,6 +2,14 @@
 
 mod authentication;
 pub mod broker;
+pub mod bystander;
 pub mod certificates;
+pub mod client;
+pub mod demo;
+mod device;
+mod live;
 mod packet;
+mod report;
+pub mod storm;
+mod tally;
 mod topics;

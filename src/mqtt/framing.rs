@@ -139,3 +139,160 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A packet of this type with so many bytes after its header, and the Remaining Length spelt by hand.
+    fn packet(packet_type: u8, remaining_length: &[u8], body: usize) -> Vec<u8> {
+        let mut packet = vec![packet_type << 4];
+        packet.extend(remaining_length);
+        packet.resize(packet.len() + body, 0xe0);
+        packet
+    }
+
+    #[test]
+    fn byte_by_byte() {
+        let mut framing = Framing::new();
+        assert_eq!(
+            (framing.position(), framing.last_type()),
+            (Position::Boundary, None)
+        );
+        let steps = [
+            (0xc0, Position::Header, 12),
+            (0x00, Position::Boundary, 12),
+            (0x32, Position::Header, 3),
+            (0x82, Position::Header, 3),
+            (0x00, Position::Body(2), 3),
+            (0xe0, Position::Body(1), 3),
+            (0x00, Position::Boundary, 3),
+            (0xe0, Position::Header, DISCONNECT),
+            (0x00, Position::Boundary, DISCONNECT),
+        ];
+        for (byte, position, packet_type) in steps {
+            framing.feed(&[byte]);
+            assert_eq!(
+                (framing.position(), framing.last_type()),
+                (position, Some(packet_type)),
+                "{byte:02x}"
+            );
+            assert_eq!(framing.at_boundary(), position == Position::Boundary);
+        }
+    }
+
+    #[test]
+    fn the_longest_packet() {
+        let mut framing = Framing::new();
+        framing.feed(&[0x30, 0xff, 0xff, 0xff, 0x7f]);
+        assert_eq!(framing.position(), Position::Body(268_435_455));
+        framing.feed(&vec![0; 1 << 20]);
+        assert_eq!(framing.position(), Position::Body(268_435_455 - (1 << 20)));
+    }
+
+    #[test]
+    fn lost_for_good() {
+        let mut framing = Framing::new();
+        framing.feed(&[0x30, 0xff, 0xff, 0xff]);
+        assert_eq!(framing.position(), Position::Header);
+        framing.feed(&[0x80]);
+        assert_eq!(framing.position(), Position::Lost);
+        assert_eq!(framing.feed_to_boundary(&[0xe0, 0x00, 0xe0]), 3);
+        framing.feed(&[0xe0, 0x00]);
+        assert_eq!(
+            (framing.position(), framing.last_type()),
+            (Position::Lost, Some(3))
+        );
+        assert!(!framing.at_boundary());
+    }
+
+    #[test]
+    fn feeding_up_to_a_boundary_stops_there() {
+        let stream = [
+            packet(3, &[5], 5),
+            packet(12, &[0], 0),
+            packet(3, &[0x80, 0x01], 128),
+        ]
+        .concat();
+        let mut framing = Framing::new();
+        assert_eq!(framing.feed_to_boundary(&[]), 0);
+        assert_eq!(framing.feed_to_boundary(&stream[..3]), 3);
+        assert_eq!(framing.position(), Position::Body(4));
+        assert_eq!(framing.feed_to_boundary(&stream[3..]), 4);
+        assert_eq!(framing.position(), Position::Boundary);
+        assert_eq!(framing.feed_to_boundary(&stream[7..]), 2);
+        assert_eq!(framing.last_type(), Some(12));
+        assert_eq!(framing.feed_to_boundary(&stream[9..]), 131);
+        assert_eq!(framing.position(), Position::Boundary);
+    }
+
+    #[test]
+    fn small_enough_for_two_a_connection() {
+        assert!(size_of::<Framing>() <= 12);
+    }
+
+    fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let one = (1u8..16, 0usize..400).prop_map(|(packet_type, body)| {
+            let length = if body < 128 {
+                vec![body as u8]
+            } else {
+                vec![(body % 128) as u8 | 0x80, (body / 128) as u8]
+            };
+            packet(packet_type, &length, body)
+        });
+        prop::collection::vec(one, 0..8)
+    }
+
+    proptest! {
+        #[test]
+        fn any_fragmentation_ends_at_the_same_place(
+            packets in packets(),
+            cut in any::<prop::sample::Index>(),
+            sizes in prop::collection::vec(1usize..50, 1..20),
+        ) {
+            let stream = packets.concat();
+            let end = cut.index(stream.len() + 1);
+            let mut framing = Framing::new();
+            let mut rest = &stream[..end];
+            for size in sizes.iter().cycle() {
+                if rest.is_empty() {
+                    break;
+                }
+                let (now, later) = rest.split_at(rest.len().min(*size));
+                framing.feed(now);
+                rest = later;
+            }
+
+            let mut start = 0;
+            let mut expected = (Position::Boundary, None);
+            for packet in packets.iter().filter(|packet| !packet.is_empty()) {
+                if start >= end {
+                    break;
+                }
+                let header = if packet.len() > 129 { 3 } else { 2 };
+                let remaining = (start + packet.len()).saturating_sub(end);
+                let position = match remaining {
+                    0 => Position::Boundary,
+                    _ if end - start < header => Position::Header,
+                    _ => Position::Body(remaining as u32),
+                };
+                expected = (position, Some(packet[0] >> 4));
+                start += packet.len();
+            }
+            prop_assert_eq!((framing.position(), framing.last_type()), expected);
+        }
+
+        #[test]
+        fn any_bytes_are_followed(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut whole = Framing::new();
+            whole.feed(&bytes);
+            let mut single = Framing::new();
+            for byte in &bytes {
+                prop_assert_eq!(single.feed_to_boundary(&[*byte]), 1);
+            }
+            prop_assert_eq!(whole, single);
+        }
+    }
+}

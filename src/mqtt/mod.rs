@@ -4,6 +4,8 @@ pub mod connack;
 pub mod connect;
 pub mod framing;
 mod properties;
+#[cfg(test)]
+mod vectors;
 mod wire;
 
 /// The protocol version that a CONNECT asks for.
