@@ -10,6 +10,7 @@ mod device;
 mod live;
 mod packet;
 mod report;
+mod session;
 pub mod storm;
 mod tally;
 mod topics;

@@ -13,6 +13,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 use super::broker::{self, Behaviour, Broker};
 use super::bystander::BystanderError;
 use super::certificates::{self, Certificates, CertificatesError};
@@ -114,14 +116,25 @@ pub async fn run(options: &Options, out: &mut impl Write) -> Result<Report, Demo
     };
     stage.introduce(out)?;
 
-    let report = stage.storm(out).await?;
+    let (report, fleet) = stage.storm(out).await?;
     writeln!(out, "\n{report}")?;
     if options.stay {
-        writeln!(out, "\nStaying, without the fleet. Ctrl-C ends.")?;
-        tokio::signal::ctrl_c().await?;
+        writeln!(out, "The fleet stays connected. Ctrl-C ends.")?;
+        out.flush()?;
+        interrupted().await?;
     }
+    drop(fleet);
     stage.proxy.drain().await;
     Ok(report)
+}
+
+/// Ctrl-C, or the SIGTERM of a service manager.
+async fn interrupted() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        interrupt = tokio::signal::ctrl_c() => interrupt,
+        _ = terminate.recv() => Ok(()),
+    }
 }
 
 /// As many devices as the descriptors are good for. In one process each costs its own socket, the proxy's two, and the

@@ -56,6 +56,12 @@ pub(super) struct Stage<'a> {
     pub(super) storm_rules: admission::Settings,
 }
 
+/// The fleet after its storm, connected until this is dropped.
+pub(super) struct Afterwards {
+    _fleet: Fleet,
+    _threads: DeviceThreads,
+}
+
 impl Stage<'_> {
     pub(super) fn introduce(&self, out: &mut impl Write) -> io::Result<()> {
         let Self {
@@ -105,7 +111,7 @@ impl Stage<'_> {
         out.flush()
     }
 
-    pub(super) async fn storm(&self, out: &mut impl Write) -> Result<Report, DemoError> {
+    pub(super) async fn storm(&self, out: &mut impl Write) -> Result<(Report, Afterwards), DemoError> {
         self.be_generous();
         let bystanders = Bystanders::start(&self.target, PAIRS, PUBLISH_PAUSE).await?;
         let threads = DeviceThreads::start()?;
@@ -142,7 +148,7 @@ impl Stage<'_> {
 
         let (storm, messages) = bystanders.stop().await;
         let seen = self.broker.as_ref().map(Broker::figures);
-        Ok(Report {
+        let report = Report {
             devices: self.devices,
             ideal,
             returns: fleet.returns(),
@@ -152,7 +158,14 @@ impl Stage<'_> {
             calm,
             storm,
             messages,
-        })
+        };
+        Ok((
+            report,
+            Afterwards {
+                _fleet: fleet,
+                _threads: threads,
+            },
+        ))
     }
 
     /// The first connections are no storm: nothing holds them up but the handshakes.
