@@ -3,6 +3,7 @@
 
 pub mod bucket;
 pub mod controller;
+pub mod gate;
 pub mod hold;
 pub mod window;
 
