@@ -5,6 +5,7 @@ pub mod bucket;
 pub mod controller;
 pub mod gate;
 pub mod hold;
+pub mod sources;
 pub mod window;
 
 use std::time::Duration;
