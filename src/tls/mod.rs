@@ -2,6 +2,7 @@
 
 mod certificate;
 mod failure;
+pub mod pool;
 
 use std::path::PathBuf;
 use std::sync::Arc;
