@@ -28,7 +28,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::direction::Direction;
 use crate::telemetry::ending::Side;
 
-/// How long a leg is still read and served once an end is noted and nothing waits any more. A broker answers a FIN, and
+/// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker answers a FIN, and
 /// a client a `close_notify`, within a round trip; slow modems have round trips of 2 s. A peer that does not close by
 /// then is closed on.
 const LINGER: Duration = Duration::from_secs(5);
@@ -165,7 +165,7 @@ struct Farewell {
     end: (Side, &'static str),
     /// When it is over, whatever waits.
     limit: Instant,
-    /// Since when nothing has to be delivered any more.
+    /// Since when all that the side which ended had sent is delivered.
     idle: Option<Instant>,
     /// No more than one last try to close is due.
     last: bool,
@@ -214,7 +214,12 @@ impl Relay {
             self.part(end, self.write_timeout.max(LINGER));
         }
         if let Some(farewell) = &mut self.farewell {
-            if self.up.owes() || self.down.owes() {
+            let owes = match farewell.end.0 {
+                Side::Client => self.up.owes(),
+                Side::Broker => self.down.owes(),
+                Side::Proxy => self.up.owes() || self.down.owes(),
+            };
+            if owes {
                 farewell.idle = None;
             } else {
                 farewell.idle.get_or_insert_with(Instant::now);
