@@ -2,7 +2,9 @@
 
 mod certificate;
 mod failure;
+pub mod hello;
 pub mod pool;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
