@@ -1,6 +1,7 @@
 //! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
 
 mod admit;
+mod handshake;
 mod open;
 mod receive;
 
@@ -20,15 +21,17 @@ use self::receive::NoConnect;
 use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
+use crate::gate::Gate;
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::relay::{self, Start, Traffic};
+use crate::socket;
 use crate::telemetry::Telemetry;
-use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
-use crate::telemetry::metrics::PhaseGuard;
-use crate::tls;
+use crate::telemetry::ending::{Attempt, Decision, Ending, Phase, Side};
+use crate::telemetry::metrics::{PhaseGuard, Shed};
+use crate::tls::{self, pool::Pool};
 use crate::upstream::{self, Answer, Brokers, Upstream};
 
 /// `[handshake]` and `[connect]`.
@@ -60,6 +63,8 @@ pub struct Rules {
 /// What all connections share.
 pub struct House {
     rules: ArcSwap<Rules>,
+    gate: Arc<Gate>,
+    pool: Arc<Pool>,
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     telemetry: Telemetry,
@@ -72,6 +77,8 @@ impl House {
     /// The house of one daemon.
     pub fn new(
         rules: Rules,
+        gate: Arc<Gate>,
+        pool: Arc<Pool>,
         door: Arc<Door>,
         brokers: Arc<Brokers>,
         telemetry: Telemetry,
@@ -81,6 +88,8 @@ impl House {
         let accepted = AtomicU64::new(0);
         Arc::new(Self {
             rules,
+            gate,
+            pool,
             door,
             brokers,
             telemetry,
@@ -153,9 +162,16 @@ struct Life<'house> {
 impl Life<'_> {
     /// The life of a connection.
     async fn live(&mut self, socket: TcpStream) -> End {
-        let mut client = match self.shake_hands(socket).await {
+        // Counts for its address until the end of this life.
+        let _visitor = match self.house.gate.arrive(self.attempt.source.ip()) {
+            Ok(visitor) => visitor,
+            Err(limit) => return self.shed(&socket, limit.into()),
+        };
+
+        // Boxed: what a handshake needs is freed with it.
+        let mut client = match Box::pin(self.shake_hands(socket)).await {
             Ok(client) => client,
-            Err(failure) => return after_failed_handshake(failure),
+            Err(without) => return without.end(),
         };
 
         self.phase.to(Phase::Connect);
@@ -187,18 +203,10 @@ impl Life<'_> {
         self.relay(client, broker, answer, keep_alive).await
     }
 
-    /// TLS, all of it before one deadline.
-    async fn shake_hands(&mut self, socket: TcpStream) -> Result<Client, HandshakeFailure> {
-        let deadline = self.accepted + self.rules.connection.handshake_timeout;
-        // Boxed for the same reason: what a handshake needs is freed with it.
-        let shaken = Box::pin(self.rules.tls.accept(socket, deadline, self.accepted)).await;
-        let (client, handshake) = match shaken {
-            Ok((client, handshake)) => (Ok(Box::new(client)), Ok(handshake)),
-            Err(failure) => (Err(failure), Err(failure)),
-        };
-        self.attempt.handshake = Some(handshake);
-        self.house.telemetry.observe(&mut self.attempt);
-        client
+    fn shed(&self, socket: &TcpStream, reason: Shed) -> End {
+        self.house.telemetry.metrics().shed(reason);
+        socket::reset(socket);
+        End::by(Side::Proxy, reason.word())
     }
 
     fn note(&mut self, connect: &Connect) {
@@ -270,14 +278,5 @@ impl Life<'_> {
     fn left(&mut self, cause: &'static str) -> End {
         self.attempt.decision = Some(Decision::Left);
         End::by(Side::Client, cause)
-    }
-}
-
-fn after_failed_handshake(failure: HandshakeFailure) -> End {
-    match failure {
-        HandshakeFailure::Timeout => End::by(Side::Proxy, "handshake timed out"),
-        HandshakeFailure::Gone => End::by(Side::Client, "left during the handshake"),
-        HandshakeFailure::ClientAlert => End::by(Side::Client, "refused our handshake"),
-        _ => End::by(Side::Proxy, "handshake failed"),
     }
 }

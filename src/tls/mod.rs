@@ -4,20 +4,21 @@ mod certificate;
 mod failure;
 pub mod hello;
 pub mod pool;
+mod start;
 mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
-use rustls::server::Acceptor as HelloReader;
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 pub use certificate::LoadError;
+
+use pool::Pool;
 
 use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, TlsVersion};
 
@@ -76,22 +77,34 @@ impl Acceptor {
         })
     }
 
-    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`.
+    /// Whether a ticket that a ClientHello brings is one of ours: nobody's is, until tickets are made by us.
+    pub fn opens(&self, _ticket: &[u8]) -> bool {
+        false
+    }
+
+    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
+    /// was read from the socket already. Our own flight is computed by `pool`.
     pub async fn accept(
         &self,
         socket: TcpStream,
+        begun: &[u8],
         deadline: Instant,
         accepted: Instant,
+        pool: &Pool,
     ) -> Result<(TlsStream<TcpStream>, Handshake), HandshakeFailure> {
         let handshake = async {
-            let start = LazyConfigAcceptor::new(HelloReader::default(), socket).await?;
+            let start = start::start(socket, begun)
+                .await
+                .map_err(|error| failure::classify(&error))?;
             let config = self.config_for(start.client_hello().alpn());
-            start.into_stream(config).await
+            let flight = pool.crypto(move || start.into_stream(config)).await;
+            // A full queue or a panic: nothing that a client could mend.
+            let flight = flight.ok_or(HandshakeFailure::Protocol)?;
+            flight.await.map_err(|error| failure::classify(&error))
         };
         let mut stream = timeout_at(deadline, handshake)
             .await
-            .map_err(|_| HandshakeFailure::Timeout)?
-            .map_err(|error| failure::classify(&error))?;
+            .map_err(|_| HandshakeFailure::Timeout)??;
         let (_, session) = stream.get_mut();
         session.set_buffer_limit(Some(SESSION_BUFFER));
         let kind = match session.handshake_kind() {
