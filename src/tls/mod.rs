@@ -4,7 +4,6 @@ mod certificate;
 mod failure;
 pub mod hello;
 pub mod pool;
-mod start;
 mod wire;
 
 use std::path::PathBuf;
