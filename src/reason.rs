@@ -73,16 +73,24 @@ impl Reason {
     /// What the client is told (MQTT 3.1.1 section 3.2.2.3, MQTT 5.0 section 3.2.2.2).
     pub const fn answer(self) -> Answer {
         const fn busy(text: &'static str) -> Answer {
-            Answer { v3: Some(0x03), v5: Some(0x89), closable: true, text }
+            Answer {
+                v3: Some(0x03),
+                v5: Some(0x89),
+                closable: true,
+                text,
+            }
         }
         match self {
             Self::Rate | Self::HoldFull | Self::HoldExpired | Self::InFlight => {
                 busy("server busy, try again later")
             }
             Self::Draining => busy("server is shutting down, connect again"),
-            Self::NoBroker => {
-                Answer { v3: Some(0x03), v5: Some(0x88), closable: true, text: "no broker can be reached" }
-            }
+            Self::NoBroker => Answer {
+                v3: Some(0x03),
+                v5: Some(0x88),
+                closable: true,
+                text: "no broker can be reached",
+            },
             Self::Protocol => Answer {
                 v3: Some(0x01),
                 v5: Some(0x84),
@@ -95,10 +103,18 @@ impl Reason {
                 closable: false,
                 text: "client identifier not valid",
             },
-            Self::Malformed => {
-                Answer { v3: None, v5: Some(0x81), closable: false, text: "malformed CONNECT" }
-            }
-            Self::TooLarge => Answer { v3: None, v5: Some(0x95), closable: false, text: "packet too large" },
+            Self::Malformed => Answer {
+                v3: None,
+                v5: Some(0x81),
+                closable: false,
+                text: "malformed CONNECT",
+            },
+            Self::TooLarge => Answer {
+                v3: None,
+                v5: Some(0x95),
+                closable: false,
+                text: "packet too large",
+            },
         }
     }
 }

@@ -4,6 +4,7 @@
 pub mod bucket;
 pub mod controller;
 pub mod hold;
+pub mod window;
 
 use std::time::Duration;
 
