@@ -54,7 +54,7 @@ enum Command {
         /// Folder for the PEM files; made where it is missing
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and ::1
+        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`
         #[arg(long, value_name = "DNS")]
         name: Vec<String>,
     },
@@ -91,7 +91,7 @@ struct ConfigurationFlags {
     config: Option<PathBuf>,
     /// Set one key, such as `--set admission.rate=500`; beats environment and file
     ///
-    /// Lists are separated by commas. As environment variable: SEAWALL_ADMISSION__RATE=500.
+    /// Lists are separated by commas. As environment variable: `SEAWALL_ADMISSION__RATE=500`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -188,7 +188,8 @@ fn run() -> ExitCode {
 }
 
 fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
-    let config = config::load(&flags.sources())?;
+    // Checked first, so that files which can't be loaded are reported with all other mistakes and with their lines.
+    let config = config::check(&flags.sources())?;
     log::start(&config.log)?;
     let runtime = runtime()?;
     let ended = runtime.block_on(app::run(config, &mut io::stdout()));
