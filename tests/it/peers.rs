@@ -44,7 +44,7 @@ fn play(
 ) {
     interpreter
         .arg(script)
-        .args(["localhost", &daemon.port()])
+        .args(["127.0.0.1", &daemon.port()])
         .arg(scene.path("ca.pem"))
         .arg(version);
     let finished = run(name, &mut interpreter, SCRIPT);
@@ -105,7 +105,7 @@ impl MosquittoClient<'_> {
         command
             .args([
                 "-h",
-                "localhost",
+                "127.0.0.1",
                 "-p",
                 &self.daemon.port(),
                 "-V",
@@ -291,7 +291,7 @@ async fn a_mosquitto_bridge() {
         let near = Mosquitto::with(
             &scene,
             &format!(
-                "allow_anonymous true\nconnection near-{version}\naddress localhost:{}\nbridge_cafile {}\n\
+                "allow_anonymous true\nconnection near-{version}\naddress 127.0.0.1:{}\nbridge_cafile {}\n\
                  bridge_protocol_version {version}\nrestart_timeout 1\ncleansession false\n\
                  topic up/# out 1\ntopic down/# in 1\n",
                 daemon.port(),
