@@ -12,6 +12,7 @@
 //! | composition | [`config`], [`app`], [`fleet`] |
 //! | the command line | [`cli`] |
 
+pub mod moment;
 pub mod reconnect;
 
 #[cfg(feature = "daemon")]
@@ -38,8 +39,6 @@ pub mod fleet;
 pub mod gate;
 #[cfg(feature = "daemon")]
 pub mod listener;
-#[cfg(feature = "daemon")]
-pub mod moment;
 #[cfg(feature = "daemon")]
 pub mod mqtt;
 #[cfg(feature = "daemon")]
