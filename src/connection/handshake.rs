@@ -61,8 +61,8 @@ impl Life<'_> {
 
     async fn begin(&mut self, mut socket: TcpStream) -> Result<Client, NoHandshake> {
         let deadline = self.accepted + self.rules.connection.handshake_timeout;
-        let mut begun = Vec::new();
-        let hello = read_hello(&mut socket, &mut begun, deadline).await?;
+        let mut bytes = Vec::new();
+        let hello = read_hello(&mut socket, &mut bytes, deadline).await?;
         let class = self.class(&hello);
         drop(hello);
 
@@ -80,7 +80,7 @@ impl Life<'_> {
 
         let (tls, pool) = (&self.rules.tls, self.house.pool.as_ref());
         let shaken = tokio::select! {
-            shaken = tls.accept(socket, &begun, deadline, self.accepted, pool) => shaken?,
+            shaken = tls.accept(socket, &bytes, deadline, self.accepted, pool) => shaken?,
             () = place.taken_away() => return Err(HandshakeFailure::TooSlow.into()),
         };
         let (client, handshake) = shaken;
@@ -116,16 +116,16 @@ impl Life<'_> {
     }
 }
 
-/// Reads the ClientHello behind what has `begun` already; all that was read is there afterwards.
+/// Reads the ClientHello behind what has `bytes` already; all that was read is there afterwards.
 async fn read_hello(
     socket: &mut TcpStream,
-    begun: &mut Vec<u8>,
+    bytes: &mut Vec<u8>,
     deadline: Instant,
 ) -> Result<Box<Hello>, HandshakeFailure> {
     let mut wanted = 0;
     loop {
-        if begun.len() >= wanted {
-            match hello::read(begun) {
+        if bytes.len() >= wanted {
+            match hello::read(bytes) {
                 Ok(Progress::Complete(hello, _)) => return Ok(hello),
                 Ok(Progress::Need(more)) => wanted = more,
                 Err(HelloError::NotTls) => return Err(HandshakeFailure::NotTls),
@@ -136,8 +136,8 @@ async fn read_hello(
                 }
             }
         }
-        begun.reserve(READ_STEP);
-        match timeout_at(deadline, socket.read_buf(begun)).await {
+        bytes.reserve(READ_STEP);
+        match timeout_at(deadline, socket.read_buf(bytes)).await {
             Err(_) => return Err(HandshakeFailure::Timeout),
             Ok(Ok(0) | Err(_)) => return Err(HandshakeFailure::Gone),
             Ok(Ok(_)) => {}

@@ -8,9 +8,14 @@ use crate::telemetry::ending::HandshakeFailure;
 
 /// The cause behind an error of a handshake.
 pub(super) fn classify(error: &io::Error) -> HandshakeFailure {
-    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
-        return HandshakeFailure::Gone;
-    };
+    error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<Error>())
+        .map_or(HandshakeFailure::Gone, of)
+}
+
+/// The cause behind an error of the library.
+pub(super) fn of(error: &Error) -> HandshakeFailure {
     match error {
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType

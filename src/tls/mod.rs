@@ -10,9 +10,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
+use rustls::server::Acceptor as HelloReader;
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_rustls::StartHandshake;
 use tokio_rustls::server::TlsStream;
 
 pub use certificate::LoadError;
@@ -81,20 +84,18 @@ impl Acceptor {
         false
     }
 
-    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
-    /// was read from the socket already. Our own flight is computed by `pool`.
+    /// One handshake, from the ClientHello to the client's Finished, all before `deadline`. `hello` was read from the
+    /// socket, the whole ClientHello and perhaps more. Our own flight is computed by `pool`.
     pub async fn accept(
         &self,
         socket: TcpStream,
-        begun: &[u8],
+        hello: &[u8],
         deadline: Instant,
         accepted: Instant,
         pool: &Pool,
     ) -> Result<(TlsStream<TcpStream>, Handshake), HandshakeFailure> {
         let handshake = async {
-            let start = start::start(socket, begun)
-                .await
-                .map_err(|error| failure::classify(&error))?;
+            let start = start(socket, hello).await?;
             let config = self.config_for(start.client_hello().alpn());
             let flight = pool.crypto(move || start.into_stream(config)).await;
             // A full queue or a panic: nothing that a client could mend.
@@ -134,6 +135,32 @@ impl Acceptor {
         } else {
             &self.without_alpn
         })
+    }
+}
+
+/// The library's own reading of the ClientHello; one that it does not like is told so.
+async fn start(
+    mut socket: TcpStream,
+    mut hello: &[u8],
+) -> Result<StartHandshake<TcpStream>, HandshakeFailure> {
+    let mut reader = HelloReader::default();
+    while !hello.is_empty() {
+        reader
+            .read_tls(&mut hello)
+            .map_err(|_| HandshakeFailure::Protocol)?;
+    }
+    match reader.accept() {
+        Ok(Some(accepted)) => Ok(StartHandshake::from_parts(accepted, socket)),
+        // We have read it to its end: it must not be one who is waited for.
+        Ok(None) => Err(HandshakeFailure::Protocol),
+        Err((error, mut alert)) => {
+            let mut bytes = Vec::new();
+            // Who is gone does not hear it; what counts is the error.
+            if alert.write_all(&mut bytes).is_ok() {
+                let _ = socket.write_all(&bytes).await;
+            }
+            Err(failure::of(&error))
+        }
     }
 }
 
