@@ -27,6 +27,7 @@ mod admission;
 mod connect;
 mod demo;
 mod descriptors;
+mod gate;
 mod latency;
 mod operator;
 mod peers;
