@@ -235,6 +235,17 @@ impl<'a> Table<'_, 'a> {
         self.reader.table(path, values, None, read)
     }
 
+    /// Reports that values which are legal by themselves do not fit together: at the key `name` of this table, unless
+    /// it or one of `others` is mistaken anyway. Of the whole alone: what one layer lacks another may have.
+    pub(super) fn contradiction(&mut self, name: &str, others: &[&str], found: &str, hint: &str) {
+        if self.reader.stage == Stage::Whole {
+            let others: Vec<String> = others.iter().map(|other| join(&self.path, other)).collect();
+            let others: Vec<&str> = others.iter().map(String::as_str).collect();
+            self.reader
+                .contradiction(&join(&self.path, name), &others, found.to_owned(), hint);
+        }
+    }
+
     fn read<K: Kind>(
         &mut self,
         name: &str,

@@ -72,6 +72,9 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.tls.private_key, PathBuf::from("k.pem"));
     assert_eq!(config.tls.min_version, crate::tls::MinVersion::V1_2);
     assert!(config.tls.alpn.is_empty());
+    assert_eq!(config.tls.client_auth, crate::tls::ClientAuth::None);
+    assert_eq!(config.tls.max_record, 4096);
+    assert!(config.tls.hosts.is_empty());
     assert_eq!(config.connection.handshake_timeout, Duration::from_secs(15));
     assert_eq!(config.connection.connect_timeout, Duration::from_secs(15));
     assert_eq!(config.connection.connect_max_size, 262_144);
@@ -260,6 +263,7 @@ fn text_is_read_as_the_file_would_be() {
         ("tls.min_version=1.3", "tls.min_version", "\"1.3\""),
         ("tls.alpn=mqtt, x", "tls.alpn", "[\"mqtt\", \"x\"]"),
         ("tls.alpn=", "tls.alpn", "[]"),
+        ("tls.client_ca=", "tls.client_ca", "\"\""),
         ("tls.certificate=/a=b,c.pem", "tls.certificate", "\"/a=b,c.pem\""),
         (
             "log.level=info,seawall::tls=trace",
@@ -533,6 +537,59 @@ fn contradictions_are_placed_where_they_were_written() {
 }
 
 #[test]
+fn client_authentication_is_all_of_its_keys_or_none() {
+    use crate::tls::{Authorities, ClientAuth, CrlExpired};
+    let authorities = |crl: &[&str], crl_expired| Authorities {
+        ca: "ca.pem".into(),
+        crl: crl.iter().map(PathBuf::from).collect(),
+        crl_expired,
+    };
+    for (set, expected) in [
+        (&["client_auth=none"][..], Ok(ClientAuth::None)),
+        (
+            &["client_auth=none", "client_ca=", "client_crl="],
+            Ok(ClientAuth::None),
+        ),
+        (
+            &["client_auth=optional", "client_ca=ca.pem"],
+            Ok(ClientAuth::Optional(authorities(&[], CrlExpired::Reject))),
+        ),
+        (
+            &[
+                "client_auth=required",
+                "client_ca=ca.pem",
+                "client_crl=a,b",
+                "client_crl_expired=accept",
+            ],
+            Ok(ClientAuth::Required(authorities(&["a", "b"], CrlExpired::Accept))),
+        ),
+        (&["client_auth=required"], Err(&["tls.client_auth"][..])),
+        (
+            &["client_auth=optional", "client_crl=a"],
+            Err(&["tls.client_auth"]),
+        ),
+        (&["client_ca=ca.pem"], Err(&["tls.client_ca"])),
+        (
+            &["client_auth=none", "client_ca=ca.pem", "client_crl=a"],
+            Err(&["tls.client_ca", "tls.client_crl"]),
+        ),
+        // One mistake is enough.
+        (
+            &["client_auth=always", "client_ca=ca.pem"],
+            Err(&["tls.client_auth"]),
+        ),
+    ] {
+        let set: Vec<String> = set.iter().map(|set| format!("tls.{set}")).collect();
+        let set: Vec<&str> = set.iter().map(String::as_str).collect();
+        let found = load(&flags(&set)).map(|config| config.tls.client_auth);
+        let found = found.map_err(|mistakes| mistakes.iter().map(|mistake| mistake.path.clone()).collect());
+        let expected =
+            expected.map_err(|paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(found, expected, "{set:?}");
+    }
+}
+
+#[test]
 fn only_a_broker_that_is_seawall_itself_is_a_loop() {
     for (listen, server, is_loop) in [
         ("0.0.0.0:8883", "127.0.0.1:8883", true),
@@ -570,6 +627,27 @@ fn many_mistakes_are_counted_and_not_all_shown() {
 
 #[test]
 fn check_opens_what_load_only_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.toml");
+    let host =
+        "name = \"a.example.com\"\ncertificate = \"/nowhere/a.pem\"\nprivate_key = \"/nowhere/a.key\"\n";
+    std::fs::write(&path, format!("[[tls.hosts]]\n{host}")).unwrap();
+    let mistakes = check(&Sources {
+        file: Some(path),
+        ..flags(&[])
+    })
+    .unwrap_err();
+    let of_host: Vec<_> = mistakes.iter().filter(|mistake| mistake.line() != 0).collect();
+    assert_eq!(of_host.len(), 2, "{mistakes}");
+    assert_eq!(
+        (of_host[0].line(), of_host[0].path.as_str()),
+        (3, "tls.hosts[0].certificate")
+    );
+    assert_eq!(
+        (of_host[1].line(), of_host[1].path.as_str()),
+        (4, "tls.hosts[0].private_key")
+    );
+
     let mistakes = check(&flags(&["tls.certificate=/nowhere/c.pem"])).unwrap_err();
     assert!(
         mistakes

@@ -8,10 +8,6 @@ impl<'a> Table<'_, 'a> {
     /// A list of up to `most` tables in the order of the file, each with the header `[[PATH.NAME]]` and read by `read`,
     /// which reads keys and no tables from it. Empty by default. The list is one key. The file alone can set it: the
     /// name of a variable or a flag can't say which table of the list is meant.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the first list, tls.hosts, is a commit of its own")
-    )]
     pub(in crate::config) fn tables<T>(
         &mut self,
         name: &str,
