@@ -64,6 +64,7 @@ pub struct House {
     brokers: Arc<Brokers>,
     telemetry: Telemetry,
     tasks: Tasks,
+    traffic: Traffic,
     accepted: AtomicU64,
 }
 
@@ -84,8 +85,14 @@ impl House {
             brokers,
             telemetry,
             tasks,
+            traffic: Traffic::default(),
             accepted,
         })
+    }
+
+    /// Bytes relayed by all connections.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
     }
 
     /// Serves one accepted socket until its end, and writes down how it ended.
@@ -211,7 +218,6 @@ impl Life<'_> {
             down: answer.down,
             keep_alive,
         };
-        let traffic = Traffic::default();
         // A token of this connection's own: the relay polls it at every wake, and one that all share is a lock that
         // all share.
         let draining = self.house.tasks.child_of_draining();
@@ -219,17 +225,13 @@ impl Life<'_> {
             draining.cancelled().await;
             "drain"
         };
-        let rules = &self.rules.relay;
-        let end = relay::run(&mut client, &mut broker, start, rules, &traffic, closing).await;
-        self.house
-            .telemetry
-            .metrics()
-            .relayed(end.bytes_up, end.bytes_down);
+        let (rules, traffic) = (&self.rules.relay, &self.house.traffic);
+        let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
         End {
             side: end.side,
             cause: end.cause,
-            bytes_up: end.bytes_up,
-            bytes_down: end.bytes_down,
+            bytes_up: answer.bytes_up + end.bytes_up,
+            bytes_down: answer.bytes_down + end.bytes_down,
         }
     }
 

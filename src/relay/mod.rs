@@ -59,7 +59,7 @@ pub struct Start {
     pub keep_alive: Option<Duration>,
 }
 
-/// Bytes that one relay has written so far; can be read while it runs. Only one relay may write to it.
+/// Bytes that relays have written, counted as they go: one for all connections of the process.
 #[derive(Debug, Default)]
 pub struct Traffic {
     up: AtomicU64,
@@ -67,22 +67,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Counters that go on from what was written before the relay began: CONNECT and CONNACK.
-    pub const fn starting_at(up: u64, down: u64) -> Self {
-        Self {
-            up: AtomicU64::new(up),
-            down: AtomicU64::new(down),
-        }
-    }
-
-    /// Bytes from the client that were written to the broker.
-    pub fn up(&self) -> u64 {
-        self.up.load(Ordering::Relaxed)
-    }
-
-    /// Bytes from the broker that were written to the client.
-    pub fn down(&self) -> u64 {
-        self.down.load(Ordering::Relaxed)
+    /// Bytes to brokers and to clients since the last call.
+    pub fn take(&self) -> (u64, u64) {
+        (
+            self.up.swap(0, Ordering::Relaxed),
+            self.down.swap(0, Ordering::Relaxed),
+        )
     }
 }
 
@@ -94,9 +84,9 @@ pub struct End {
     /// Why: of a peer `eof`, `reset`, `vanished` (no answer to what was sent), `tls-error`; of the proxy `keep-alive`,
     /// `client-write-timeout`, `broker-write-timeout`, or the word that `closing` gave.
     pub cause: &'static str,
-    /// [`Traffic::up`] at the end.
+    /// Bytes written to the broker.
     pub bytes_up: u64,
-    /// [`Traffic::down`] at the end.
+    /// Bytes written to the client.
     pub bytes_down: u64,
 }
 
@@ -142,8 +132,8 @@ where
     End {
         side,
         cause,
-        bytes_up: traffic.up(),
-        bytes_down: traffic.down(),
+        bytes_up: relay.up.written(),
+        bytes_down: relay.down.written(),
     }
 }
 

@@ -2,6 +2,8 @@
 
 mod certificate;
 mod failure;
+pub mod hello;
+mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
