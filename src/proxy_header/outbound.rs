@@ -117,5 +117,7 @@ fn ssl(session: &Session<'_>) -> (SslInfo<'static>, usize) {
 /// somebody else: such a name is left out. Control characters have no place in an MQTT string (U+0000 is forbidden,
 /// the others may close the connection: section 1.5.4 of 5.0), and split lines in logs.
 fn is_passed_on(name: &str) -> bool {
-    (1..=LONGEST_NAME).contains(&name.len()) && !name.chars().any(char::is_control)
+    // U+FFFD stands where a character was that can't be shown: the name is no longer that of the certificate.
+    let odd = |c: char| c.is_control() || c == char::REPLACEMENT_CHARACTER;
+    (1..=LONGEST_NAME).contains(&name.len()) && !name.chars().any(odd)
 }

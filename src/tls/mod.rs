@@ -3,17 +3,16 @@
 mod certificate;
 mod failure;
 pub mod hello;
+mod start;
 mod wire;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::aws_lc_rs;
-use rustls::server::Acceptor as HelloReader;
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 pub use certificate::LoadError;
@@ -75,15 +74,17 @@ impl Acceptor {
         })
     }
 
-    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`.
+    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
+    /// was read from the socket already.
     pub async fn accept(
         &self,
         socket: TcpStream,
+        begun: &[u8],
         deadline: Instant,
         accepted: Instant,
     ) -> Result<(TlsStream<TcpStream>, Handshake), HandshakeFailure> {
         let handshake = async {
-            let start = LazyConfigAcceptor::new(HelloReader::default(), socket).await?;
+            let start = start::start(socket, begun).await?;
             let config = self.config_for(start.client_hello().alpn());
             start.into_stream(config).await
         };

@@ -209,6 +209,7 @@ fn a_name_is_passed_on_whole_or_not_at_all() {
         ("tab\tlet", false),
         ("delete\u{7F}", false),
         ("next\u{85}line", false),
+        ("ad\u{FFFD}min", false),
     ] {
         let seen = read_binary(&write(Version::V2, route(), &with_name(name)));
         let (flags, verify, fields) = read_ssl(&seen);
