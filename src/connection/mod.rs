@@ -204,7 +204,7 @@ impl Life<'_> {
 
     /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.
     async fn identify(&mut self, mut socket: TcpStream) -> Result<(TcpStream, Vec<u8>), End> {
-        let peer = self.attempt.source.ip();
+        let peer = self.attempt.source;
         let deadline = self.handshake_deadline();
         let failure = match origin::read(&mut socket, peer, &self.rules.proxy_header, deadline).await {
             Ok((header, begun)) => {

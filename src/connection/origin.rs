@@ -1,6 +1,6 @@
 //! From an accepted socket to whom it speaks for, where a balancer stands in front.
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::time::{Instant, timeout_at};
@@ -24,7 +24,7 @@ pub(super) enum NoOrigin {
 /// Reads the header where one is expected. Returns it, and what was read of the client behind it.
 pub(super) async fn read(
     socket: &mut (impl AsyncRead + Unpin),
-    peer: IpAddr,
+    peer: SocketAddr,
     settings: &Settings,
     deadline: Instant,
 ) -> Result<(Option<Header>, Vec<u8>), NoOrigin> {
@@ -103,7 +103,7 @@ mod tests {
         for split in 0..=stream.len() {
             let (front, back) = stream.split_at(split);
             for mode in [Mode::Optional, Mode::Required] {
-                let (read, rest) = reading(mode, "10.0.0.1", vec![front.into(), back.into()]).await;
+                let (read, rest) = reading(mode, "10.0.0.1:50000", vec![front.into(), back.into()]).await;
                 let (header, begun) = read.unwrap();
                 assert_eq!(header, Some(Header::Proxied(route)));
                 assert_eq!([begun, rest].concat(), HELLO, "split at {split}");
@@ -114,9 +114,9 @@ mod tests {
     #[tokio::test]
     async fn a_direct_client_loses_nothing() {
         for (mode, peer) in [
-            (Mode::Off, "10.0.0.1"),
-            (Mode::Optional, "10.0.0.1"),
-            (Mode::Optional, "192.0.2.99"),
+            (Mode::Off, "10.0.0.1:50000"),
+            (Mode::Optional, "10.0.0.1:50000"),
+            (Mode::Optional, "192.0.2.99:50000"),
         ] {
             let (read, rest) = reading(mode, peer, vec![HELLO.into()]).await;
             let (header, begun) = read.unwrap();
@@ -128,12 +128,12 @@ mod tests {
     #[tokio::test]
     async fn refusals_do_not_wait_for_more() {
         for (mode, peer, bytes, refused) in [
-            (Mode::Required, "192.0.2.99", &b""[..], Refused::Untrusted),
-            (Mode::Required, "10.0.0.1", HELLO, Refused::Missing),
-            (Mode::Optional, "192.0.2.99", b"PROXY ", Refused::Untrusted),
+            (Mode::Required, "192.0.2.99:50000", &b""[..], Refused::Untrusted),
+            (Mode::Required, "10.0.0.1:50000", HELLO, Refused::Missing),
+            (Mode::Optional, "192.0.2.99:50000", b"PROXY ", Refused::Untrusted),
             (
                 Mode::Optional,
-                "10.0.0.1",
+                "10.0.0.1:50000",
                 b"PROXY TCP4\r\n",
                 Refused::Unreadable(HeaderError::Line),
             ),
@@ -153,7 +153,7 @@ mod tests {
             sender.write_all(begun).await.unwrap();
             let from = Instant::now();
             let deadline = from + Duration::from_secs(15);
-            let peer = "10.0.0.1".parse().unwrap();
+            let peer = "10.0.0.1:50000".parse().unwrap();
             let read = read(&mut socket, peer, &settings(Mode::Required), deadline).await;
             assert_eq!(read, Err(NoOrigin::TimedOut));
             assert_eq!(Instant::now(), deadline);
@@ -163,7 +163,7 @@ mod tests {
     #[tokio::test]
     async fn a_peer_that_closes_has_left() {
         for begun in [&b""[..], b"P", b"\r\n\r\n\0\r\nQUIT\n\x21\x11"] {
-            let (read, _) = reading(Mode::Required, "10.0.0.1", vec![begun.into()]).await;
+            let (read, _) = reading(Mode::Required, "10.0.0.1:50000", vec![begun.into()]).await;
             assert_eq!(read, Err(NoOrigin::Left));
         }
     }

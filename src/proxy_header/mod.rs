@@ -102,16 +102,16 @@ impl Refused {
 impl Settings {
     /// What `bytes`, the first of a connection from `peer`, amount to under these settings. TLS clients speak first,
     /// so that [`Mode::Optional`] never waits for a header that does not come.
-    pub fn read(&self, peer: IpAddr, bytes: &[u8]) -> Result<Progress, Refused> {
-        let trusted = self.trusts(peer);
+    pub fn read(&self, peer: SocketAddr, bytes: &[u8]) -> Result<Progress, Refused> {
+        let trusted = self.trusts(peer.ip());
         match (self.mode, trusted) {
             (Mode::Off, _) => Ok(Progress::Absent),
             (Mode::Required, false) => Err(Refused::Untrusted),
-            (Mode::Required, true) => match read(bytes)? {
+            (Mode::Required, true) => match read_from(peer, bytes)? {
                 Progress::Absent => Err(Refused::Missing),
                 progress => Ok(progress),
             },
-            (Mode::Optional, true) => Ok(read(bytes)?),
+            (Mode::Optional, true) => Ok(read_from(peer, bytes)?),
             (Mode::Optional, false) => match detect(bytes) {
                 Detection::Undecided(length) => Ok(Progress::Need(length)),
                 Detection::Absent => Ok(Progress::Absent),
@@ -124,6 +124,17 @@ impl Settings {
         let peer = peer.to_canonical();
         self.trusted.iter().any(|network| network.contains(&peer))
     }
+}
+
+/// Reads a header of `peer`. One that names the peer itself says the same as LOCAL: so does a balancer for its own
+/// health checks where it has only a line to say it in (HAProxy with `send-proxy`).
+fn read_from(peer: SocketAddr, bytes: &[u8]) -> Result<Progress, HeaderError> {
+    Ok(match read(bytes)? {
+        Progress::Complete(Header::Proxied(route), length) if route.source() == canonical(peer) => {
+            Progress::Complete(Header::Local, length)
+        }
+        progress => progress,
+    })
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

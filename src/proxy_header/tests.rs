@@ -45,13 +45,21 @@ fn who_may_send_a_header_and_who_must() {
     let proxied = Ok(Progress::Complete(Header::Proxied(route), header.len()));
     let health = Ok(Progress::Complete(Header::Local, local.len()));
     let unreadable = Err(Refused::Unreadable(HeaderError::Line));
-    let (inside, outside) = ("10.1.2.3", "192.0.2.99");
+    let own: &[u8] = b"PROXY TCP4 10.1.2.3 10.1.2.4 50000 8883\r\n";
+    let own_health = Ok(Progress::Complete(Header::Local, own.len()));
+    let neighbour: &[u8] = b"PROXY TCP4 10.1.2.3 10.1.2.4 50001 8883\r\n";
+    let beside = Route::new(address("10.1.2.3:50001"), address("10.1.2.4:8883"));
+    let beside = Ok(Progress::Complete(Header::Proxied(beside), neighbour.len()));
+    let (inside, outside) = ("10.1.2.3:50000", "192.0.2.99:50000");
     for (mode, peer, bytes, expected) in [
         (Mode::Off, inside, header, Ok(Progress::Absent)),
         (Mode::Off, outside, hello, Ok(Progress::Absent)),
         (Mode::Off, outside, b"", Ok(Progress::Absent)),
         (Mode::Optional, inside, header, proxied),
         (Mode::Optional, inside, local, health),
+        (Mode::Optional, inside, own, own_health),
+        (Mode::Optional, inside, neighbour, beside),
+        (Mode::Optional, "[::ffff:10.1.2.3]:50000", own, own_health),
         (Mode::Optional, inside, broken, unreadable),
         (Mode::Optional, inside, hello, Ok(Progress::Absent)),
         (Mode::Optional, inside, b"", Ok(Progress::Need(1))),
@@ -66,6 +74,7 @@ fn who_may_send_a_header_and_who_must() {
         (Mode::Optional, outside, b"", Ok(Progress::Need(1))),
         (Mode::Required, inside, header, proxied),
         (Mode::Required, inside, local, health),
+        (Mode::Required, inside, own, own_health),
         (Mode::Required, inside, broken, unreadable),
         (Mode::Required, inside, b"", Ok(Progress::Need(1))),
         (Mode::Required, inside, hello, Err(Refused::Missing)),
@@ -78,7 +87,7 @@ fn who_may_send_a_header_and_who_must() {
             mode,
             trusted: networks(&["10.0.0.0/8", "2001:db8::/32"]),
         };
-        let read = settings.read(peer.parse().unwrap(), bytes);
+        let read = settings.read(address(peer), bytes);
         assert_eq!(read, expected, "{mode:?}, {peer}: {}", bytes.escape_ascii());
     }
 }
@@ -103,7 +112,8 @@ fn trust_is_by_network_of_either_family() {
         (&["0.0.0.0/0", "::/0"], "203.0.113.1", true),
         (&[], "127.0.0.1", false),
     ] {
-        let read = settings(trusted).read(peer.parse().unwrap(), b"");
+        let peer = SocketAddr::new(peer.parse().unwrap(), 50_000);
+        let read = settings(trusted).read(peer, b"");
         assert_eq!(read.is_ok(), trusts, "{peer} of {trusted:?}");
     }
 }

@@ -30,6 +30,7 @@ mod descriptors;
 mod latency;
 mod operator;
 mod peers;
+mod proxy_header;
 mod relay;
 mod storm;
 mod tls;
