@@ -26,3 +26,66 @@ pub(super) async fn start(mut socket: TcpStream, mut begun: &[u8]) -> io::Result
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::telemetry::ending::HandshakeFailure;
+    use crate::tls::failure;
+
+    fn hello() -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from("device.example").unwrap();
+        let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).unwrap();
+        bytes
+    }
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (client, server) = tokio::join!(TcpStream::connect(address), listener.accept());
+        (client.unwrap(), server.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn a_hello_is_read_wherever_it_was_begun() {
+        let hello = hello();
+        for split in [0, 1, 4, 5, 6, hello.len() / 2, hello.len() - 1, hello.len()] {
+            let (mut client, server) = pair().await;
+            let (begun, rest) = hello.split_at(split);
+            client.write_all(rest).await.unwrap();
+            let start = start(server, begun).await.unwrap();
+            let name = start.client_hello().server_name().map(str::to_owned);
+            assert_eq!(name.as_deref(), Some("device.example"), "{split} bytes were read");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_hello_is_told_so_whoever_read_it() {
+        for split in [0, 3, 14] {
+            let (mut client, server) = pair().await;
+            let (begun, rest) = b"GET / HTTP/1.1".split_at(split);
+            client.write_all(rest).await.unwrap();
+            let error = start(server, begun).await.err().unwrap();
+            assert_eq!(failure::classify(&error), HandshakeFailure::NotTls, "{split}");
+            let mut answer = Vec::new();
+            // What was not read of it makes the close a reset, behind the alert.
+            let _ = client.read_to_end(&mut answer).await;
+            assert_eq!(answer.first(), Some(&0x15), "an alert after {split}");
+        }
+    }
+}
