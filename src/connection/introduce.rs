@@ -15,8 +15,8 @@ impl Life<'_> {
             return Ok(bytes);
         };
         let (socket, session) = client.get_ref();
-        let route = match self.header {
-            Some(Header::Proxied(route)) => route,
+        let route = match self.header.as_deref() {
+            Some(Header::Proxied(route)) => *route,
             Some(Header::Local) | None => Route::new(self.attempt.source, socket.local_addr()?),
         };
         let session = Session {
