@@ -10,9 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::admission::classify::{Arrival, Classifier};
 use crate::admission::controller::{Controller, Place, Released, Seat, Snapshot, Verdict};
 use crate::admission::{Outcome, Refusal, Request, Settings};
 use crate::moment::Moment;
@@ -22,6 +24,7 @@ use crate::reason::Reason;
 #[derive(Debug)]
 pub struct Door {
     controller: Mutex<Controller<oneshot::Sender<Answer>>>,
+    classifier: ArcSwap<Classifier>,
     origin: Instant,
     /// Told whenever [`Controller::next_release`] may have come closer.
     changed: Notify,
@@ -49,6 +52,7 @@ impl Door {
     /// A door with a full bucket; its clock starts now.
     pub fn new(settings: Settings) -> Arc<Self> {
         Arc::new(Self {
+            classifier: ArcSwap::from_pointee(Classifier::new(&settings)),
             controller: Mutex::new(Controller::new(settings, Moment::ZERO)),
             origin: Instant::now(),
             changed: Notify::new(),
@@ -60,8 +64,13 @@ impl Door {
         Moment::ZERO + self.origin.elapsed()
     }
 
+    /// What a CONNECT is to the door: its lane, its cost. To be asked once, before [`Self::knock`].
+    pub fn classify(&self, request: &Request<'_>) -> Arrival {
+        self.classifier.load().classify(request)
+    }
+
     /// Decides over one CONNECT.
-    pub fn knock(self: &Arc<Self>, request: Request<'_>) -> Knock {
+    pub fn knock(self: &Arc<Self>, arrival: &Arrival) -> Knock {
         let mut receiver = None;
         let waiter = |_| {
             let (sender, waiting) = oneshot::channel();
@@ -71,7 +80,7 @@ impl Door {
         let verdict = {
             let mut controller = self.lock();
             let now = self.now();
-            controller.decide(request, waiter, now)
+            controller.decide(arrival, waiter, now)
         };
         match verdict {
             Verdict::Admit { seat, would_refuse } => Knock::Admitted {
@@ -111,6 +120,7 @@ impl Door {
 
     /// Takes new settings over for those who come from now on; what was issued stays issued.
     pub fn reconfigure(&self, settings: Settings) {
+        self.classifier.store(Arc::new(Classifier::new(&settings)));
         {
             let mut controller = self.lock();
             let now = self.now();
@@ -236,10 +246,7 @@ impl Future for Waiting {
         let answer = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
         self.over = true;
         // The other end is dropped unanswered only together with the door itself.
-        Poll::Ready(answer.unwrap_or(Err(Refusal {
-            reason: Reason::Draining,
-            retry_after: None,
-        })))
+        Poll::Ready(answer.unwrap_or(Err(Refusal::new(Reason::Draining))))
     }
 }
 
@@ -267,12 +274,7 @@ impl std::fmt::Debug for Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Cost;
 
-    const CLEAN: Request<'_> = Request {
-        client_id: "device",
-        persistent: false,
-    };
     const ANSWERED: Outcome = Outcome::Answered {
         code: 0,
         latency: Duration::ZERO,
@@ -285,11 +287,7 @@ mod tests {
             max_in_flight: 100,
             max_wait: Duration::from_secs(1),
             max_held: 1000,
-            dry_run: false,
-            cost: Cost {
-                clean: 1.0,
-                persistent: 1.0,
-            },
+            ..Settings::default()
         }
     }
 
@@ -301,8 +299,12 @@ mod tests {
         door
     }
 
+    fn knock(door: &Arc<Door>) -> Knock {
+        door.knock(&door.classify(&Request::default()))
+    }
+
     fn enter(door: &Arc<Door>) -> Permit {
-        match door.knock(CLEAN) {
+        match knock(door) {
             Knock::Admitted {
                 permit,
                 would_refuse: None,
@@ -312,7 +314,7 @@ mod tests {
     }
 
     fn wait(door: &Arc<Door>) -> Waiting {
-        match door.knock(CLEAN) {
+        match knock(door) {
             Knock::Held(waiting) => waiting,
             other => panic!("{other:?}"),
         }
@@ -328,7 +330,7 @@ mod tests {
         enter(&door).settle(ANSWERED);
         let waiting: Vec<Waiting> = (0..10).map(|_| wait(&door)).collect();
         assert!(matches!(
-            door.knock(CLEAN),
+            knock(&door),
             Knock::Refused(Refusal {
                 reason: Reason::Rate,
                 ..
@@ -387,7 +389,7 @@ mod tests {
         enter(&door).settle(ANSWERED);
         let first = wait(&door);
         assert!(matches!(
-            door.knock(CLEAN),
+            knock(&door),
             Knock::Refused(Refusal {
                 reason: Reason::HoldFull,
                 ..
@@ -487,7 +489,7 @@ mod tests {
                     .map(|_| {
                         scope.spawn(|| {
                             (0..4000 / threads)
-                                .filter(|_| match door.knock(CLEAN) {
+                                .filter(|_| match knock(&door) {
                                     Knock::Admitted { permit, .. } => {
                                         permit.settle(ANSWERED);
                                         true
