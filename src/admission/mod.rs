@@ -4,13 +4,18 @@
 //! [`controller`] is the only door. It composes parts that know nothing of each other: [`classify`] tells what a CONNECT
 //! is ([`lanes`]), [`queues`] has the tokens ([`bucket`]), the seats ([`pace`]) and the places ([`hold`]).
 
+pub mod breaker;
 pub mod bucket;
 pub mod classify;
+pub mod clients;
 pub mod controller;
+pub mod credentials;
 pub mod hold;
 pub mod lanes;
+pub mod memory;
 pub mod pace;
 pub mod queues;
+pub mod second_dial;
 
 use std::net::IpAddr;
 use std::time::Duration;
