@@ -4,6 +4,7 @@
 //! [`controller`] is the only door. It composes parts that know nothing of each other: [`classify`] tells what a CONNECT
 //! is ([`lanes`]), [`queues`] has the tokens ([`bucket`]), the seats ([`pace`]) and the places ([`hold`]).
 
+pub mod adaptive;
 pub mod breaker;
 pub mod bucket;
 pub mod classify;
