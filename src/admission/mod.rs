@@ -5,6 +5,7 @@
 //! is ([`lanes`]), [`queues`] has the tokens ([`bucket`]), the seats ([`pace`]) and the places ([`hold`]).
 
 pub mod adaptive;
+pub mod appointments;
 pub mod breaker;
 pub mod bucket;
 pub mod classify;
