@@ -14,7 +14,10 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::admission::breaker::State;
+use crate::admission::brokers::Report;
 use crate::admission::classify::{Arrival, Classifier};
+use crate::admission::clients;
 use crate::admission::controller::{Controller, Place, Released, Seat, Snapshot, Verdict};
 use crate::admission::{Outcome, Refusal, Request, Settings};
 use crate::moment::Moment;
@@ -120,13 +123,38 @@ impl Door {
 
     /// Takes new settings over for those who come from now on; what was issued stays issued.
     pub fn reconfigure(&self, settings: Settings) {
-        self.classifier.store(Arc::new(Classifier::new(&settings)));
+        self.classifier
+            .store(Arc::new(self.classifier.load().renewed(&settings)));
         {
             let mut controller = self.lock();
             let now = self.now();
             controller.reconfigure(settings, now);
         }
         self.changed.notify_one();
+    }
+
+    /// Whether an admitted CONNECT may be sent to `server`, an index into `upstream.servers`. To be asked before each
+    /// dial; what came of it is told by [`Self::report`].
+    pub fn may_dial(&self, server: usize) -> bool {
+        let mut controller = self.lock();
+        let now = self.now();
+        controller.may_dial(server, now)
+    }
+
+    /// How an attempt on `server` came out.
+    pub fn report(&self, server: usize, report: Report) {
+        {
+            let mut controller = self.lock();
+            let now = self.now();
+            controller.report(server, report, now);
+        }
+        self.changed.notify_one();
+    }
+
+    /// The breaker of `server`, for metrics and status.
+    pub fn breaker(&self, server: usize) -> State {
+        let controller = self.lock();
+        controller.breaker(server, self.now())
     }
 
     /// Figures for metrics and status.
@@ -166,16 +194,21 @@ impl Door {
         self.changed.notify_one();
     }
 
-    fn settle(&self, seat: Seat, outcome: Outcome) {
-        let held = {
+    fn settle(&self, seat: Seat, outcome: Outcome) -> Option<clients::Session> {
+        let (session, held) = {
             let mut controller = self.lock();
             let now = self.now();
-            controller.settle(seat, outcome, now);
-            controller.next_release(now).is_some()
+            let session = controller.settle(seat, outcome, now);
+            (session, controller.next_release(now).is_some())
         };
         if held {
             self.changed.notify_one();
         }
+        session
+    }
+
+    fn ended(&self, session: clients::Session) {
+        self.lock().ended(session);
     }
 
     fn permit(self: &Arc<Self>, seat: Seat) -> Permit {
@@ -208,10 +241,24 @@ impl Permit {
         self.give_back(outcome);
     }
 
-    fn give_back(&mut self, outcome: Outcome) {
-        if let Some(seat) = self.seat.take() {
-            self.door.settle(seat, outcome);
+    /// The broker has answered: settles with its code and latency. What comes back is to be kept for as long as the
+    /// session lasts, so that two devices that take one client id from each other are seen.
+    pub fn answered(mut self, code: u8, latency: Duration) -> Session {
+        let outcome = Outcome::Answered { code, latency };
+        Session {
+            session: self.take_back(outcome),
+            door: Arc::clone(&self.door),
         }
+    }
+
+    fn give_back(&mut self, outcome: Outcome) {
+        if let Some(session) = self.take_back(outcome) {
+            self.door.ended(session);
+        }
+    }
+
+    fn take_back(&mut self, outcome: Outcome) -> Option<clients::Session> {
+        self.door.settle(self.seat.take()?, outcome)
     }
 }
 
@@ -226,6 +273,26 @@ impl std::fmt::Debug for Permit {
         f.debug_struct("Permit")
             .field("seat", &self.seat)
             .finish_non_exhaustive()
+    }
+}
+
+/// An accepted client's session; dropping it says that it is over.
+pub struct Session {
+    door: Arc<Door>,
+    session: Option<clients::Session>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.door.ended(session);
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 

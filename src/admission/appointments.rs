@@ -28,8 +28,12 @@ const FARTHEST: Duration = Duration::from_hours(24);
 /// How long tokens are kept for one who is due and away: longer than the pauses of nearly all clients.
 const GRACE: Duration = Duration::from_mins(1);
 
-/// Slots are counted in steps of this: 864,000 at most in [`FARTHEST`].
-const TICK: Duration = Duration::from_millis(100);
+/// Slots are counted in steps of this: a fraction of a token at any rate that a broker bears.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Steps with slots that are looked after, as many as there are clients at most. Past it a slot is a promise that keeps
+/// no tokens.
+const TICKS: usize = 2 * CAPACITY;
 
 /// The book of slots.
 #[derive(Clone, Debug)]
@@ -76,7 +80,7 @@ impl Appointments {
         self.updated = self.updated.max(now);
         self.budget += earned;
         while let Some((&tick, &tokens)) = self.away.range(self.due_before..).next() {
-            if self.budget < tokens.as_f64() && tick >= tick_of(now) {
+            if self.budget < tokens.as_f64() && tick > tick_of(now) {
                 break;
             }
             self.budget = (self.budget - tokens.as_f64()).max(0.0);
@@ -109,7 +113,7 @@ impl Appointments {
     }
 
     /// `client` is refused, and its tokens are not there before `earliest`: its slot, the one that it has already or
-    /// a new one behind all others. One that is due stays so, and is told `earliest`.
+    /// a new one behind all others. One that is due stays so, and is told `earliest` as it is.
     pub fn book(&mut self, client: Key, cost: Tokens, rate: f64, earliest: Moment, now: Moment) -> Moment {
         if let Some(slot) = self.slots.get(client, now).copied() {
             let due = slot.at <= now || tick_of(slot.at) < self.due_before;
@@ -119,7 +123,7 @@ impl Appointments {
         self.end = at + length(cost, rate);
         self.slots.put(client, Slot { at, cost }, now);
         let tick = tick_of(at);
-        if tick >= self.due_before {
+        if tick >= self.due_before && (self.away.len() < TICKS || self.away.contains_key(&tick)) {
             let tokens = self.away.entry(tick).or_insert(Tokens::NONE);
             *tokens += cost;
         }
@@ -142,6 +146,8 @@ impl Appointments {
             *tokens -= slot.cost;
             if tick < self.due_before {
                 self.kept_tokens -= before - *tokens;
+            } else if *tokens == Tokens::NONE {
+                self.away.remove(&tick);
             }
         }
     }
@@ -287,7 +293,7 @@ mod tests {
             let slot = appointments.book(Key(client), one(), 0.001, at(0), at(0));
             assert!(slot <= Moment::ZERO + FARTHEST);
         }
-        assert!(appointments.away.len() <= 864_001);
+        assert!(appointments.away.len() <= TICKS);
     }
 
     proptest! {

@@ -38,7 +38,7 @@ impl Default for Settings {
 pub const LONGEST: Duration = Duration::from_secs(30);
 
 /// Where slow start begins, of 1.
-const SLOW_START: f64 = 0.1;
+pub(super) const SLOW_START: f64 = 0.1;
 
 /// How long a probe may be under way before another one is sent: longer than any dial and CONNACK wait together, for a
 /// probe whose end nobody told.

@@ -1,14 +1,31 @@
 //! The only door: decides over every CONNECT, and settles every seat.
 
+mod judgement;
+
 use std::time::Duration;
 
-use super::bucket::Tokens;
+use super::adaptive::Adaptive;
+use super::appointments::Appointments;
+use super::breaker::{Access, State};
+use super::brokers::{Brokers, Report};
 use super::classify::Arrival;
-pub use super::queues::{Place, Seat};
-use super::queues::{Queues, Supply};
+use super::clients::{Clients, Session};
+use super::credentials::Credentials;
+pub use super::queues::Place;
+use super::queues::{self, Queues, Supply};
+use super::second_dial::SecondDial;
 use super::{Outcome, Refusal, Settings};
 use crate::moment::Moment;
 use crate::reason::Reason;
+
+/// A place among those in flight to a broker. Settled exactly once, by [`Controller::settle`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a seat that is not settled is lost to everybody"]
+pub struct Seat {
+    inner: queues::Seat,
+    arrival: Arrival,
+    probe: bool,
+}
 
 /// What becomes of a CONNECT.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,40 +74,80 @@ pub struct Snapshot {
     pub tokens: f64,
     /// Seats taken.
     pub in_flight: u32,
+    /// Seats there are: `max_in_flight`, or what the broker has shown to bear.
+    pub window: u32,
     /// CONNECTs held.
     pub held: usize,
+    /// Refused ones that have a slot.
+    pub appointments: usize,
+    /// Credentials that the broker has refused lately.
+    pub bad_credentials: usize,
+    /// Whether a broker may be tried now.
+    pub usable: bool,
 }
+
+/// While the rate rises after a breaker has closed, it is looked at this often.
+const RISE: Duration = Duration::from_millis(50);
 
 /// Decides over every CONNECT. `W` is what the caller needs to reach a held one: a channel in the daemon, an index
 /// in virtual time.
 #[derive(Debug)]
 pub struct Controller<W> {
     settings: Settings,
-    queues: Queues<W>,
+    queues: Queues<(W, Arrival)>,
+    brokers: Brokers,
+    adaptive: Adaptive,
+    credentials: Credentials,
+    clients: Clients,
+    second_dial: SecondDial,
+    appointments: Appointments,
 }
 
 impl<W> Controller<W> {
-    /// A controller with full buckets.
+    /// A controller with full buckets that knows nobody.
     pub fn new(settings: Settings, now: Moment) -> Self {
+        let adaptive = Adaptive::new(settings.adaptive, settings.rate, settings.max_in_flight, now);
+        let supply = if settings.adaptive.enabled {
+            followed(&adaptive, &settings)
+        } else {
+            fixed(&settings)
+        };
         Self {
-            queues: Queues::new(&settings, supply(&settings), now),
+            queues: Queues::new(&settings, supply, now),
+            brokers: Brokers::new(settings.breaker, settings.servers),
+            adaptive,
+            credentials: Credentials::new(settings.bad_credentials, now),
+            clients: Clients::new(settings.per_client),
+            second_dial: SecondDial::default(),
+            appointments: Appointments::new(now),
             settings,
         }
     }
 
     /// Takes new settings over; what was issued stays issued, and no fresh burst is granted. Who is held keeps its
-    /// deadline and its place.
+    /// deadline and its place, and what was learned is kept.
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
-        self.queues.reconfigure(&settings, supply(&settings), now);
+        self.brokers.reconfigure(settings.breaker, settings.servers);
+        self.adaptive
+            .reconfigure(settings.adaptive, settings.max_in_flight);
+        self.credentials.reconfigure(settings.bad_credentials);
+        self.clients.reconfigure(settings.per_client);
         self.settings = settings;
+        let supply = self.supply(now);
+        self.queues.reconfigure(&self.settings, supply, now);
     }
 
     /// Decides over one CONNECT. `waiter` is called only for [`Verdict::Hold`].
     pub fn decide(&mut self, arrival: &Arrival, waiter: impl FnOnce(Place) -> W, now: Moment) -> Verdict {
+        self.go_on(now);
+        let objection = self.objection(arrival, now);
         if self.settings.dry_run {
-            return self.decide_dry(arrival, now);
+            return self.decide_dry(arrival, objection, now);
         }
-        if let Some(seat) = self.queues.admit(arrival.lane, arrival.cost, Tokens::NONE, now) {
+        if let Some(refusal) = objection {
+            return Verdict::Refuse(refusal);
+        }
+        if let Some(seat) = self.admit(arrival, now) {
             return Verdict::Admit {
                 seat,
                 would_refuse: None,
@@ -98,12 +155,16 @@ impl<W> Controller<W> {
         }
         let deadline = arrival.since.unwrap_or(now) + self.settings.max_wait;
         let full = || (!self.queues.has_place(arrival.lane)).then_some(Reason::HoldFull);
-        if let Some(reason) = self.obstacle(arrival, deadline, now).or_else(full) {
-            return Verdict::Refuse(Refusal::new(reason));
-        }
-        match self.queues.push(arrival.lane, arrival.cost, deadline, waiter) {
+        let reason = self.obstacle(arrival, deadline, now).or_else(full);
+        let place = match reason {
+            Some(_) => None,
+            None => self.queues.push(arrival.lane, arrival.cost, deadline, |place| {
+                (waiter(place), *arrival)
+            }),
+        };
+        match place {
             Some(place) => Verdict::Hold { place },
-            None => Verdict::Refuse(Refusal::new(Reason::HoldFull)),
+            None => Verdict::Refuse(self.refuse(arrival, reason.unwrap_or(Reason::HoldFull), now)),
         }
     }
 
@@ -114,105 +175,171 @@ impl<W> Controller<W> {
 
     /// The next held CONNECT whose turn has come or whose time is up; call until `None`.
     pub fn release(&mut self, now: Moment) -> Option<Released<W>> {
-        if let Some(waiter) = self.queues.pop_due_before(now) {
-            return Some(expired(waiter));
+        self.go_on(now);
+        if let Some(late) = self.queues.pop_due_before(now) {
+            return Some(self.expire(late, now));
         }
-        let ready = if self.settings.dry_run {
-            self.queues.pop_anyway(now)
-        } else {
-            self.queues.pop_ready(now)
+        let access = self.brokers.access(now);
+        let ready = match access {
+            _ if self.settings.dry_run => self.queues.pop_anyway(now),
+            Access::Free | Access::Probe => self.queues.pop_ready(now),
+            Access::Shut { .. } => None,
         };
-        if let Some((waiter, seat)) = ready {
-            return Some(Released::Admitted { waiter, seat });
+        if let Some(((waiter, arrival), seat)) = ready {
+            return Some(Released::Admitted {
+                waiter,
+                seat: self.seat(seat, arrival, access),
+            });
         }
         // The moment of the deadline itself still admits; who is left over then has no later one.
-        self.queues
-            .pop_due_before(now + Duration::from_nanos(1))
-            .map(expired)
+        let due = self.queues.pop_due_before(now + Duration::from_nanos(1))?;
+        Some(self.expire(due, now))
     }
 
-    /// When [`Self::release`] will next have something, unless a seat is settled before; `None`: nobody is held.
+    /// When [`Self::release`] will next have something, unless a seat is settled or a broker reported on before;
+    /// `None`: nobody is held.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
         let deadline = self.queues.next_deadline()?.max(now);
-        Some(if self.settings.dry_run {
-            now
-        } else {
-            deadline.min(self.queues.next_ready(now))
-        })
+        if self.settings.dry_run {
+            return Some(now);
+        }
+        let ready = match self.brokers.access(now) {
+            Access::Shut { until } if until > now => until,
+            Access::Shut { .. } => Moment::NEVER,
+            Access::Free | Access::Probe if self.rises(now) => self.queues.next_ready(now).min(now + RISE),
+            Access::Free | Access::Probe => self.queues.next_ready(now),
+        };
+        Some(deadline.min(ready))
     }
 
-    /// An admitted CONNECT has come out.
-    pub fn settle(&mut self, seat: Seat, outcome: Outcome, now: Moment) {
-        self.queues.leave(seat, outcome != Outcome::Unused, now);
+    /// An admitted CONNECT has come out. Where the broker has accepted it, it has a session that is to be
+    /// [ended](Self::ended).
+    pub fn settle(&mut self, seat: Seat, outcome: Outcome, now: Moment) -> Option<Session> {
+        let Seat {
+            inner,
+            arrival,
+            probe,
+        } = seat;
+        let in_flight = self.queues.in_flight();
+        self.queues.leave(inner, outcome != Outcome::Unused, now);
+        if probe {
+            self.brokers.probe_settled();
+        }
+        let session = match outcome {
+            Outcome::Answered { code, latency } => {
+                if self.settings.adaptive.enabled {
+                    self.adaptive.answered(code, latency, in_flight, now);
+                }
+                if let Some(key) = arrival.credentials {
+                    self.credentials.learn(key, code, now);
+                }
+                let client = arrival.client.filter(|_| code == 0);
+                client.and_then(|client| self.clients.connected(client, now))
+            }
+            Outcome::Failed | Outcome::TimedOut => {
+                self.adaptive.failed(now);
+                None
+            }
+            Outcome::Abandoned | Outcome::Unused => None,
+        };
+        self.go_on(now);
+        session
+    }
+
+    /// The session of a client is over.
+    pub fn ended(&mut self, session: Session) {
+        self.clients.ended(session);
+    }
+
+    /// Whether an admitted CONNECT may be sent to `server`, an index into `upstream.servers`. To be asked before each
+    /// dial, and followed by [`Self::report`].
+    pub fn may_dial(&mut self, server: usize, now: Moment) -> bool {
+        self.brokers.may_dial(server, now)
+    }
+
+    /// How an attempt on `server` came out.
+    pub fn report(&mut self, server: usize, report: Report, now: Moment) {
+        self.brokers.report(server, report, now);
+        self.go_on(now);
+    }
+
+    /// The breaker of `server`, as metrics show it.
+    pub fn breaker(&self, server: usize, now: Moment) -> State {
+        self.brokers.state(server, now)
     }
 
     /// Figures for metrics and status.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let supply = self.supply(now);
         Snapshot {
-            rate: self.queues.supply().rate,
+            rate: supply.rate,
             tokens: self.queues.tokens(now),
             in_flight: self.queues.in_flight(),
+            window: supply.max_in_flight,
             held: self.queues.held(),
+            appointments: self.appointments.len(),
+            bad_credentials: self.credentials.len(),
+            usable: !matches!(self.brokers.access(now), Access::Shut { .. }),
         }
     }
 
-    /// Admits everybody. Who would have been held takes its tokens in advance, so that the next one's turn is
-    /// reckoned as if it were queued behind it; who would have been refused takes none.
-    fn decide_dry(&mut self, arrival: &Arrival, now: Moment) -> Verdict {
-        let Arrival { lane, cost, .. } = *arrival;
-        if let Some(seat) = self.queues.admit(lane, cost, Tokens::NONE, now) {
-            return Verdict::Admit {
-                seat,
-                would_refuse: None,
-            };
-        }
-        let full = || {
-            let waiting = self.queues.owed(now) / cost.as_f64();
-            (waiting >= self.settings.max_held as f64).then_some(Reason::HoldFull)
-        };
-        let would_refuse = self
-            .obstacle(arrival, now + self.settings.max_wait, now)
-            .or_else(full);
-        let paid = if would_refuse.is_none() {
-            cost
-        } else {
-            Tokens::NONE
-        };
-        Verdict::Admit {
-            seat: self.queues.admit_anyway(lane, paid, now),
-            would_refuse,
+    fn expire(&mut self, (waiter, arrival): (W, Arrival), now: Moment) -> Released<W> {
+        Released::Expired {
+            waiter,
+            refusal: self.refuse(&arrival, Reason::HoldExpired, now),
         }
     }
 
-    /// What keeps one who comes now from having its turn by `deadline`, as things stand: the later of tokens and seat.
-    fn obstacle(&self, arrival: &Arrival, deadline: Moment, now: Moment) -> Option<Reason> {
-        let turn = self.queues.turn(arrival.lane, arrival.cost, Tokens::NONE, now);
-        let no_tokens = if self.queues.has_reserve(arrival.lane) {
-            Reason::Lane
-        } else {
-            Reason::Rate
-        };
-        if self.settings.max_wait.is_zero() {
-            return Some(if turn.tokens > now {
-                no_tokens
-            } else {
-                Reason::InFlight
-            });
+    fn seat(&mut self, seat: queues::Seat, arrival: Arrival, access: Access) -> Seat {
+        let probe = access == Access::Probe;
+        if probe {
+            self.brokers.probe_admitted();
         }
-        // Without a measured pace the tokens alone decide.
-        let seat = turn.seat.unwrap_or(now);
-        if turn.tokens.max(seat) <= deadline {
-            return None;
+        if let Some(client) = arrival.client {
+            self.appointments.admitted(client);
         }
-        Some(if turn.tokens >= seat {
-            no_tokens
+        Seat {
+            inner: seat,
+            arrival,
+            probe,
+        }
+    }
+
+    /// Brings everything that moves with time to `now`.
+    fn go_on(&mut self, now: Moment) {
+        let supply = self.supply(now);
+        if supply != self.queues.supply() {
+            self.queues.set_supply(supply, now);
+        }
+        self.appointments.advance(supply.rate, now);
+    }
+
+    fn rises(&self, now: Moment) -> bool {
+        self.brokers.capacity(now) < 1.0
+    }
+
+    /// What there is to share out at `now`.
+    fn supply(&self, now: Moment) -> Supply {
+        let full = self.full_supply();
+        let capacity = self.brokers.capacity(now);
+        // The burst as well: no crowd behind a breaker that has just closed.
+        Supply {
+            rate: full.rate * capacity,
+            burst: (full.burst * capacity).max(1.0),
+            ..full
+        }
+    }
+
+    fn full_supply(&self) -> Supply {
+        if self.settings.adaptive.enabled {
+            followed(&self.adaptive, &self.settings)
         } else {
-            Reason::InFlight
-        })
+            fixed(&self.settings)
+        }
     }
 }
 
-const fn supply(settings: &Settings) -> Supply {
+const fn fixed(settings: &Settings) -> Supply {
     Supply {
         rate: settings.rate,
         burst: settings.burst,
@@ -220,10 +347,13 @@ const fn supply(settings: &Settings) -> Supply {
     }
 }
 
-fn expired<W>(waiter: W) -> Released<W> {
-    Released::Expired {
-        waiter,
-        refusal: Refusal::new(Reason::HoldExpired),
+fn followed(adaptive: &Adaptive, settings: &Settings) -> Supply {
+    let rate = adaptive.rate();
+    // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
+    Supply {
+        rate,
+        burst: settings.burst.min(rate.max(1.0)),
+        max_in_flight: adaptive.window(),
     }
 }
 

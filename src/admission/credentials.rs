@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::bucket::{Bucket, Tokens};
 use super::memory::{Key, Memory};
 use crate::moment::Moment;
 
@@ -34,12 +35,20 @@ impl Default for Settings {
 /// forgotten and ask the broker again.
 const CAPACITY: usize = 100_000;
 
+/// Refused credentials whose time is over are tried again at this rate, all clients together, while they keep
+/// being refused. A success doubles it, so a repaired authentication service has its fleet back in seconds.
+const RETRIES: f64 = 2.0;
+
+/// Where it no longer limits: above the rate of any broker.
+const ALL_RETRIES: f64 = 1e6;
+
 /// The memory of refused credentials, by a keyed hash of client id, user name and password: a corrected password is
 /// tried at once, and nobody locks out another.
 #[derive(Clone, Debug)]
 pub struct Credentials {
     settings: Settings,
     known: Memory<Record>,
+    retries: Bucket,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +62,12 @@ struct Record {
 
 impl Credentials {
     /// Nobody is known.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, now: Moment) -> Self {
+        let known = Memory::new(CAPACITY, settings.most);
         Self {
             settings,
-            known: Memory::new(CAPACITY, settings.most),
+            known,
+            retries: Bucket::new(RETRIES, Tokens::new(RETRIES), now),
         }
     }
 
@@ -68,19 +79,26 @@ impl Credentials {
         self.settings = settings;
     }
 
-    /// The broker's code, while the proxy is to repeat it.
-    pub fn recall(&self, key: Key, now: Moment) -> Option<u8> {
+    /// The broker's code, while the proxy is to repeat it. `None` lets one go to the broker.
+    pub fn recall(&mut self, key: Key, now: Moment) -> Option<u8> {
         if self.settings.after == 0 {
             return None;
         }
         let record = self.known.peek(key)?;
-        (record.refusals >= self.settings.after && now < record.until).then_some(record.code)
+        if record.refusals < self.settings.after {
+            return None;
+        }
+        let may_retry = now >= record.until && self.retries.take(Tokens::new(1.0), now);
+        (!may_retry).then_some(record.code)
     }
 
     /// The broker has answered these credentials with `code`.
     pub fn learn(&mut self, key: Key, code: u8, now: Moment) {
         if code == 0 {
-            self.known.remove(key);
+            let known = self.known.remove(key);
+            if known.is_some_and(|record| record.refusals >= self.settings.after) {
+                self.set_retries(self.retries.rate() * 2.0, now);
+            }
             return;
         }
         if self.settings.after == 0 || !is_about_credentials(code) {
@@ -91,6 +109,9 @@ impl Credentials {
             .peek(key)
             .map_or(0, |record| record.refusals)
             .saturating_add(1);
+        if refusals > self.settings.after {
+            self.set_retries(self.retries.rate() / 2.0, now);
+        }
         let until = now + self.span(refusals);
         self.known.put(
             key,
@@ -111,6 +132,11 @@ impl Credentials {
     /// Whether nobody is remembered.
     pub fn is_empty(&self) -> bool {
         self.known.is_empty()
+    }
+
+    fn set_retries(&mut self, rate: f64, now: Moment) {
+        let rate = rate.clamp(RETRIES, ALL_RETRIES);
+        self.retries.reconfigure(rate, Tokens::new(rate), now);
     }
 
     fn span(&self, refusals: u32) -> Duration {
@@ -138,7 +164,7 @@ mod tests {
     }
 
     fn refused(times: u32) -> Credentials {
-        let mut credentials = Credentials::new(Settings::default());
+        let mut credentials = Credentials::new(Settings::default(), at(0));
         for _ in 0..times {
             credentials.learn(DEVICE, 0x87, at(0));
         }
@@ -148,7 +174,7 @@ mod tests {
     #[test]
     fn the_brokers_answer_is_repeated_after_three_refusals() {
         assert_eq!(refused(2).recall(DEVICE, at(0)), None);
-        let credentials = refused(3);
+        let mut credentials = refused(3);
         assert_eq!(credentials.recall(DEVICE, at(0)), Some(0x87));
         assert_eq!(
             credentials.recall(Key(2), at(0)),
@@ -190,6 +216,38 @@ mod tests {
     }
 
     #[test]
+    fn a_crowd_of_wrong_ones_is_tried_again_by_and_by_until_one_succeeds() {
+        let mut credentials = Credentials::new(Settings::default(), at(0));
+        for key in 0..1000 {
+            for _ in 0..3 {
+                credentials.learn(Key(key), 5, at(0));
+            }
+        }
+        let tried = |credentials: &mut Credentials, now| {
+            (0..1000)
+                .filter(|key| credentials.recall(Key(*key), at(now)).is_none())
+                .map(Key)
+                .collect::<Vec<_>>()
+        };
+        for second in 10..20 {
+            let some = tried(&mut credentials, second);
+            assert_eq!(some.len(), 2, "{second}");
+            for key in some {
+                credentials.learn(key, 5, at(second));
+            }
+        }
+        // The service is repaired.
+        let mut second = 30;
+        while !credentials.is_empty() {
+            for key in tried(&mut credentials, second) {
+                credentials.learn(key, 0, at(second));
+            }
+            second += 1;
+            assert!(second < 60, "{} left", credentials.len());
+        }
+    }
+
+    #[test]
     fn only_codes_about_credentials_count() {
         for (code, counts) in [
             (1, false),
@@ -202,7 +260,7 @@ mod tests {
             (0x87, true),
             (0x89, false),
         ] {
-            let mut credentials = Credentials::new(Settings::default());
+            let mut credentials = Credentials::new(Settings::default(), at(0));
             for _ in 0..5 {
                 credentials.learn(DEVICE, code, at(0));
             }
@@ -216,10 +274,13 @@ mod tests {
 
     #[test]
     fn zero_switches_it_off() {
-        let mut credentials = Credentials::new(Settings {
-            after: 0,
-            ..Settings::default()
-        });
+        let mut credentials = Credentials::new(
+            Settings {
+                after: 0,
+                ..Settings::default()
+            },
+            at(0),
+        );
         for _ in 0..5 {
             credentials.learn(DEVICE, 5, at(0));
         }

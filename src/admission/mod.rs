@@ -2,11 +2,14 @@
 //! a clock or a log line.
 //!
 //! [`controller`] is the only door. It composes parts that know nothing of each other: [`classify`] tells what a CONNECT
-//! is ([`lanes`]), [`queues`] has the tokens ([`bucket`]), the seats ([`pace`]) and the places ([`hold`]).
+//! is ([`lanes`]); [`credentials`], [`clients`] and [`second_dial`] remember those who are refused whatever there is room
+//! for; [`brokers`] ([`breaker`]) say whether anybody may go, [`adaptive`] how fast; [`queues`] have the tokens ([`bucket`]),
+//! the seats ([`pace`]) and the places ([`hold`]); [`appointments`] tell the others when to come back.
 
 pub mod adaptive;
 pub mod appointments;
 pub mod breaker;
+pub mod brokers;
 pub mod bucket;
 pub mod classify;
 pub mod clients;
@@ -44,6 +47,16 @@ pub struct Settings {
     pub cost: Cost,
     /// Classes of clients, first match first; who matches none is in the lane "default".
     pub lanes: Vec<lanes::Lane>,
+    /// Follow the broker instead of a fixed rate.
+    pub adaptive: adaptive::Settings,
+    /// Limits by client id.
+    pub per_client: clients::Settings,
+    /// Answer for the broker where it refuses the same credentials again and again.
+    pub bad_credentials: credentials::Settings,
+    /// `[upstream.breaker]`.
+    pub breaker: breaker::Settings,
+    /// Number of `upstream.servers`, at least 1: each has its own breaker.
+    pub servers: usize,
 }
 
 /// The defaults of the contract.
@@ -63,6 +76,11 @@ impl Default for Settings {
             dry_run: false,
             cost: Cost::default(),
             lanes: Vec::new(),
+            adaptive: adaptive::Settings::default(),
+            per_client: clients::Settings::default(),
+            bad_credentials: credentials::Settings::default(),
+            breaker: breaker::Settings::default(),
+            servers: 1,
         }
     }
 }

@@ -37,6 +37,11 @@ impl Pace {
         self.full_since = Some(now);
     }
 
+    /// Answers a second; `None`: no pace has been measured.
+    pub fn rate(&self) -> Option<f64> {
+        self.interval.map(|interval| 1e9 / interval.max(1.0))
+    }
+
     /// When so many answers more will have come; `None`: no pace has been measured.
     pub fn foresee(&self, answers: usize, now: Moment) -> Option<Moment> {
         let silence = self.full_since.map_or(Duration::ZERO, |since| now - since);

@@ -223,6 +223,11 @@ impl<W> Queues<W> {
         self.supply
     }
 
+    /// Answers a second of a full window; `None`: no pace has been measured.
+    pub fn pace(&self) -> Option<f64> {
+        self.pace.rate()
+    }
+
     /// Tokens in all buckets.
     pub fn tokens(&self, now: Moment) -> f64 {
         let reserves = self.lanes.iter().filter_map(|queue| queue.reserve.as_ref());
@@ -270,6 +275,8 @@ impl<W> Queues<W> {
         if queue.has_reserve_for(cost, now) {
             return Some(true);
         }
+        // A bucket that is full serves strangers too, or nobody would ever.
+        let kept = kept.min(self.shared.burst() - cost);
         let shared = !claims.tokens && self.shared.available_at(cost, kept, now) <= now;
         shared.then_some(false)
     }

@@ -1,9 +1,12 @@
+mod composed;
+mod storm;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::admission::bucket::Bucket;
+use crate::admission::bucket::{Bucket, Tokens};
 use crate::admission::classify::Classifier;
 use crate::admission::{Cost, Request};
 use crate::mqtt::Version;
@@ -46,12 +49,21 @@ struct Stage {
 }
 
 /// What `Stage::knock` saw.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Seen {
     In(Seat),
     InDespite(Seat, Reason),
     Held(u32, Place),
     Out(Reason),
+}
+
+impl Seen {
+    fn refused(&self) -> Option<Reason> {
+        match self {
+            Self::Out(reason) => Some(*reason),
+            _ => None,
+        }
+    }
 }
 
 impl Stage {
@@ -60,6 +72,13 @@ impl Stage {
             classifier: Classifier::new(&settings),
             controller: Controller::new(settings, Moment::ZERO),
             next: 0,
+        }
+    }
+
+    /// Sessions are over at once.
+    fn settle(&mut self, seat: Seat, outcome: Outcome, now: Moment) {
+        if let Some(session) = self.controller.settle(seat, outcome, now) {
+            self.controller.ended(session);
         }
     }
 
@@ -136,10 +155,10 @@ fn without_hold_the_rest_is_refused_for_its_true_reason() {
         ..settings()
     });
     let seat = stage.enter(at(0));
-    assert_eq!(stage.knock(at(0)), Seen::Out(Reason::Rate));
-    assert_eq!(stage.knock(at(99)), Seen::Out(Reason::Rate));
+    assert_eq!(stage.knock(at(0)).refused(), Some(Reason::Rate));
+    assert_eq!(stage.knock(at(99)).refused(), Some(Reason::Rate));
     assert!(matches!(stage.knock(at(100)), Seen::In(_)));
-    stage.controller.settle(seat, ANSWERED, at(100));
+    stage.settle(seat, ANSWERED, at(100));
     assert_eq!(stage.controller.snapshot(at(100)).in_flight, 1);
 
     let mut stage = Stage::new(Settings {
@@ -148,8 +167,8 @@ fn without_hold_the_rest_is_refused_for_its_true_reason() {
         ..settings()
     });
     let seat = stage.enter(at(0));
-    assert_eq!(stage.knock(at(500)), Seen::Out(Reason::InFlight));
-    stage.controller.settle(seat, Outcome::TimedOut, at(500));
+    assert_eq!(stage.knock(at(500)).refused(), Some(Reason::InFlight));
+    stage.settle(seat, Outcome::TimedOut, at(500));
     assert!(matches!(stage.knock(at(500)), Seen::In(_)));
 }
 
@@ -161,8 +180,8 @@ fn a_wave_is_held_for_as_long_as_tokens_come_in_time() {
         assert_eq!(stage.hold(at(0)).0, number);
     }
     assert_eq!(
-        stage.knock(at(0)),
-        Seen::Out(Reason::Rate),
+        stage.knock(at(0)).refused(),
+        Some(Reason::Rate),
         "its turn is at 1.1 s"
     );
     let released = stage.run(at(0), at(5000));
@@ -188,13 +207,13 @@ fn places_are_limited() {
     let _seat = stage.enter(at(0));
     stage.hold(at(0));
     stage.hold(at(0));
-    assert_eq!(stage.knock(at(0)), Seen::Out(Reason::HoldFull));
+    assert_eq!(stage.knock(at(0)).refused(), Some(Reason::HoldFull));
     let mut stage = Stage::new(Settings {
         max_held: 0,
         ..settings()
     });
     let _seat = stage.enter(at(0));
-    assert_eq!(stage.knock(at(0)), Seen::Out(Reason::HoldFull));
+    assert_eq!(stage.knock(at(0)).refused(), Some(Reason::HoldFull));
 }
 
 #[test]
@@ -244,8 +263,8 @@ fn a_seat_comes_free_for_the_oldest() {
     let seat = stage.enter(at(0));
     let (first, _) = stage.hold(at(0));
     stage.hold(at(1));
-    assert_eq!(stage.run(at(1), at(300)), []);
-    stage.controller.settle(seat, ANSWERED, at(300));
+    assert!(stage.run(at(1), at(300)).is_empty());
+    stage.settle(seat, ANSWERED, at(300));
     let released = stage.run(at(300), at(400));
     assert_eq!(released.len(), 1);
     assert_eq!((released[0].0, released[0].1), (at(300), first));
@@ -262,7 +281,7 @@ fn who_gets_no_seat_in_time_expires_on_its_deadline() {
     let (first, _) = stage.hold(at(0));
     let (second, _) = stage.hold(at(1));
     assert_eq!(stage.run(at(1), at(1000)), [(at(1000), first, None)]);
-    stage.controller.settle(seat, ANSWERED, at(1002));
+    stage.settle(seat, ANSWERED, at(1002));
     assert_eq!(
         stage.run(at(1002), at(2000)),
         [(at(1002), second, None)],
@@ -284,7 +303,7 @@ fn a_slow_broker_refuses_what_it_cannot_serve_in_time() {
     for _ in 0..40 {
         stage.hold(at(now));
         now += 200;
-        stage.controller.settle(seat, ANSWERED, at(now));
+        stage.settle(seat, ANSWERED, at(now));
         let mut released = stage.run(at(now), at(now));
         seat = released.remove(0).2.unwrap();
     }
@@ -292,11 +311,11 @@ fn a_slow_broker_refuses_what_it_cannot_serve_in_time() {
         stage.hold(at(now));
     }
     assert_eq!(
-        stage.knock(at(now)),
-        Seen::Out(Reason::InFlight),
+        stage.knock(at(now)).refused(),
+        Some(Reason::InFlight),
         "six at 200 ms each are 1.2 s"
     );
-    stage.controller.settle(seat, ANSWERED, at(now));
+    stage.settle(seat, ANSWERED, at(now));
 }
 
 #[test]
@@ -313,7 +332,7 @@ fn only_what_was_not_used_gives_its_token_back() {
             ..settings()
         });
         let seat = stage.enter(at(0));
-        stage.controller.settle(seat, outcome, at(0));
+        stage.settle(seat, outcome, at(0));
         assert_eq!(matches!(stage.knock(at(0)), Seen::In(_)), back, "{outcome:?}");
     }
 }
@@ -336,8 +355,8 @@ fn a_persistent_session_costs_what_it_costs() {
     };
     assert!(matches!(stage.ask(persistent, at(0)), Seen::In(_)));
     assert!(matches!(stage.ask(CLEAN, at(0)), Seen::In(_)));
-    assert_eq!(stage.ask(CLEAN, at(0)), Seen::Out(Reason::Rate));
-    assert_eq!(stage.ask(persistent, at(399)), Seen::Out(Reason::Rate));
+    assert_eq!(stage.ask(CLEAN, at(0)).refused(), Some(Reason::Rate));
+    assert_eq!(stage.ask(persistent, at(399)).refused(), Some(Reason::Rate));
     assert!(matches!(stage.ask(persistent, at(400)), Seen::In(_)));
 }
 
@@ -365,7 +384,7 @@ fn a_dry_run_refuses_nobody_and_says_whom_it_would() {
     assert_eq!(reasons, [Reason::HoldFull; 3]);
     assert_eq!(stage.controller.snapshot(at(0)).in_flight, 8);
     for seat in seats {
-        stage.controller.settle(seat, ANSWERED, at(10));
+        stage.settle(seat, ANSWERED, at(10));
     }
     assert_eq!(stage.controller.snapshot(at(10)).in_flight, 0);
     assert!(
@@ -509,7 +528,7 @@ proptest! {
                         prop_assert!(moment <= deadline);
                         prop_assert!(last.is_none_or(|last| last < number), "the oldest first");
                         last = Some(number);
-                        shift(&mut windows, -seat.cost().as_f64());
+                        shift(&mut windows, -seat.inner.cost().as_f64());
                         seats.push(seat);
                     }
                     None => prop_assert!(moment >= deadline),
@@ -521,7 +540,7 @@ proptest! {
                 Step::Knock { persistent } => match stage.ask(Request { persistent, ..CLEAN }, at(now)) {
                     Seen::In(seat) => {
                         prop_assert!(held.is_empty(), "overtook the held");
-                        shift(&mut windows, -seat.cost().as_f64());
+                        shift(&mut windows, -seat.inner.cost().as_f64());
                         seats.push(seat);
                     }
                     Seen::Held(number, place) => {
@@ -534,9 +553,9 @@ proptest! {
                 Step::Settle { which, outcome: number } if !seats.is_empty() => {
                     let seat = seats.swap_remove(which % seats.len());
                     if outcome(number) == Outcome::Unused {
-                        shift(&mut windows, seat.cost().as_f64());
+                        shift(&mut windows, seat.inner.cost().as_f64());
                     }
-                    stage.controller.settle(seat, outcome(number), at(now));
+                    stage.settle(seat, outcome(number), at(now));
                 }
                 Step::Withdraw { which } if !held.is_empty() => {
                     let number = *held.keys().nth(which % held.len()).unwrap();
@@ -562,7 +581,7 @@ proptest! {
         }
         prop_assert!(held.is_empty(), "forgotten: {held:?}");
         for seat in seats {
-            stage.controller.settle(seat, ANSWERED, at(now));
+            stage.settle(seat, ANSWERED, at(now));
         }
         prop_assert_eq!(stage.controller.snapshot(at(now)).in_flight, 0);
     }
@@ -590,7 +609,7 @@ proptest! {
             let price = Tokens::new(if persistent { 2.0 } else { 1.0 });
             let in_time = model.available_at(price, Tokens::NONE, at(now)) <= at(now) + wait;
             let seen = stage.ask(Request { persistent, ..CLEAN }, at(now));
-            prop_assert_eq!(seen == Seen::Out(Reason::Rate), !in_time, "{:?}", seen);
+            prop_assert_eq!(seen.refused() == Some(Reason::Rate), !in_time, "{:?}", seen);
             if in_time {
                 model.owe(price, at(now));
             }
