@@ -1,1 +1,286 @@
-//! To be written.
+//! Composition: configuration → parts → running → drained.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::admin::{self, AdminError, NotReady};
+use crate::admission::controller::Snapshot;
+use crate::config::Config;
+use crate::connection::{House, Rules};
+use crate::door::Door;
+use crate::drain::Tasks;
+use crate::listener::{self, BindError, Places};
+use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::Metrics;
+use crate::tls::{self, Acceptor};
+use crate::upstream::Brokers;
+
+/// How long the open connections get to deliver what they have read, once a drain has begun.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How often a drain looks whether everybody has left.
+const DRAIN_LOOK: Duration = Duration::from_millis(20);
+/// How long tasks get to notice that they were told to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+
+/// The daemon could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Files of the configuration can't be used: the operator's to mend (exit 78).
+    #[error("{}", join(.0))]
+    Tls(Vec<tls::LoadError>),
+    /// An address can't be listened on (exit 71).
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The admin side can't be started (exit 71).
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The operating system refuses something else (exit 71).
+    #[error("the operating system refuses: {0}")]
+    System(#[from] io::Error),
+    /// A bug of ours (exit 70).
+    #[error("metrics can't be registered: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+fn join(errors: &[tls::LoadError]) -> String {
+    errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Every connection was closed in order.
+    Drained,
+    /// A second signal cut the drain short.
+    CutShort,
+}
+
+/// A running daemon.
+pub struct Running {
+    addresses: Vec<SocketAddr>,
+    admin: admin::Handle,
+    tasks: Tasks,
+    door: Arc<Door>,
+    metrics: Arc<Metrics>,
+    places: Arc<Places>,
+}
+
+/// Runs the daemon until a signal ends it: the whole of `seawall run`. Bound addresses and `ready` go to `out`.
+pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartError> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let running = start(config).await?;
+    // Whoever started us may have closed the pipe: no reason to stop serving.
+    let _ = running.announce(out);
+
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    tracing::info!(connections = running.places.taken(), "draining");
+    let ended = tokio::select! {
+        () = running.drain() => Ended::Drained,
+        _ = interrupt.recv() => Ended::CutShort,
+        _ = terminate.recv() => Ended::CutShort,
+    };
+    tracing::info!(?ended, "stopped");
+    Ok(ended)
+}
+
+/// Builds the parts of `config` and starts them.
+pub async fn start(config: Config) -> Result<Running, StartError> {
+    let started = Instant::now();
+    let descriptors = listener::raise_descriptor_limit();
+    let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
+    let listeners = bind(&config.listen)?;
+    let addresses = listeners
+        .iter()
+        .map(TcpListener::local_addr)
+        .collect::<Result<Vec<_>, _>>()?;
+    let admin_listener = admin::listen(config.admin)?;
+
+    let names: Vec<String> = config
+        .upstream
+        .servers
+        .iter()
+        .map(|server| server.name.clone())
+        .collect();
+    let metrics = Metrics::new(&names)?;
+    let tasks = Tasks::new();
+    let door = Door::new(config.admission);
+    let brokers = Brokers::new(&config.upstream.servers);
+    brokers.look_up().await;
+    let places = Places::new(places(config.listen.max_connections, descriptors));
+    let connect_timeout = config.upstream.connect_timeout;
+    let rules = Rules {
+        connection: config.connection,
+        refusal: config.refusal,
+        upstream: config.upstream,
+        relay: config.relay,
+        tls: acceptor,
+    };
+    let house = House::new(
+        rules,
+        Arc::clone(&door),
+        Arc::clone(&brokers),
+        Telemetry::new(Arc::clone(&metrics)),
+        tasks.clone(),
+    );
+
+    tasks.spawn_until_stopped(Arc::clone(&door).release_held());
+    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
+    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout));
+    for listener in listeners {
+        accept(listener, &house, &places, &metrics, &tasks);
+    }
+    let watched = Watched {
+        door: Arc::clone(&door),
+        brokers,
+        metrics: Arc::clone(&metrics),
+        house,
+        tasks: tasks.clone(),
+    };
+    let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
+    Ok(Running {
+        addresses,
+        admin,
+        tasks,
+        door,
+        metrics,
+        places,
+    })
+}
+
+fn bind(settings: &listener::Settings) -> Result<Vec<TcpListener>, BindError> {
+    settings
+        .addresses
+        .iter()
+        .map(|address| listener::bind(*address, settings.backlog))
+        .collect()
+}
+
+/// The configured number, or what the descriptors are enough for.
+fn places(configured: Option<usize>, descriptors: u64) -> usize {
+    let enough_for = listener::connections_for(descriptors);
+    match configured {
+        None => enough_for,
+        Some(wanted) if wanted > enough_for => {
+            tracing::warn!(
+                wanted,
+                enough_for,
+                descriptors,
+                "listen.max_connections is more than the descriptor limit is good for; raise LimitNOFILE"
+            );
+            enough_for
+        }
+        Some(wanted) => wanted,
+    }
+}
+
+fn accept(
+    listener: TcpListener,
+    house: &Arc<House>,
+    places: &Arc<Places>,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) {
+    let house = Arc::clone(house);
+    let connections = tasks.clone();
+    let serve = move |socket, source, place| {
+        let life = Arc::clone(&house).serve(socket, source);
+        connections.spawn(async move {
+            life.await;
+            drop(place);
+        });
+    };
+    tasks.spawn_until_stopped(listener::accept(
+        listener,
+        Arc::clone(places),
+        Arc::clone(metrics),
+        serve,
+    ));
+}
+
+impl Running {
+    /// Where clients connect, with the real port where 0 was asked for.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Where the admin pages are.
+    pub fn admin(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    /// The door, for figures.
+    pub fn door(&self) -> &Arc<Door> {
+        &self.door
+    }
+
+    /// The metrics.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Tells whoever started us where we listen, a line each, then that we do.
+    fn announce(&self, out: &mut impl Write) -> io::Result<()> {
+        for address in &self.addresses {
+            writeln!(out, "listening {address}")?;
+        }
+        writeln!(out, "admin {}", self.admin())?;
+        writeln!(out, "ready")?;
+        out.flush()
+    }
+
+    /// Closes every connection in order, and ends when the last is gone or the limit is reached. Newcomers are
+    /// answered "draining" until then.
+    pub async fn drain(&self) {
+        self.tasks.drain();
+        let limit = tokio::time::Instant::now() + DRAIN_LIMIT;
+        while self.places.taken() > 0 && tokio::time::Instant::now() < limit {
+            sleep(DRAIN_LOOK).await;
+        }
+        self.tasks.stop();
+        self.tasks.ended(STOP_LIMIT).await;
+    }
+}
+
+/// What the admin pages look at.
+struct Watched {
+    door: Arc<Door>,
+    brokers: Arc<Brokers>,
+    metrics: Arc<Metrics>,
+    house: Arc<House>,
+    tasks: Tasks,
+}
+
+impl admin::State for Watched {
+    fn snapshot(&self) -> Snapshot {
+        for (server, up) in self.brokers.up().enumerate() {
+            self.metrics.upstream_up(server, up);
+        }
+        let (up, down) = self.house.traffic().take();
+        self.metrics.relayed(up, down);
+        self.door.snapshot()
+    }
+
+    fn ready(&self) -> Result<(), NotReady> {
+        if self.tasks.is_draining() {
+            return Err(NotReady::Draining);
+        }
+        if !self.brokers.any_up() {
+            return Err(NotReady::NoBroker);
+        }
+        Ok(())
+    }
+}

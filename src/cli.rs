@@ -1,8 +1,303 @@
-//! The commands and their flags.
+//! The commands and their flags: what was typed → what is done → the exit code.
 
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::thread::available_parallelism;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::app::{self, Ended, StartError};
+use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
+use crate::fleet::certificates::{self, Certificates, CertificatesError};
+use crate::fleet::demo::{self, DemoError};
+use crate::reconnect::Policy;
+use crate::telemetry::log;
+
+/// Admission control between a fleet of MQTT devices and its broker.
+///
+/// Seawall ends TLS, reads each CONNECT, lets through what the broker can serve and tells the rest "server busy".
+#[derive(Debug, Parser)]
+#[command(name = "seawall", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 a check or run that ended in failure, 64 usage, 70 a bug of ours,
+71 operating system (port taken, no file descriptors), 78 configuration.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the daemon
+    ///
+    /// Prints `listening ADDRESS` for each address, `admin ADDRESS`, then `ready`; the log goes to stderr. SIGTERM and
+    /// SIGINT drain, a second one stops at once.
+    Run(ConfigurationFlags),
+    /// Load everything that `run` would and report all mistakes
+    Check {
+        #[command(flatten)]
+        configuration: ConfigurationFlags,
+        /// Print the effective configuration as TOML, each key with where its value comes from
+        #[arg(long)]
+        print: bool,
+    },
+    /// Everything in one process with nothing installed: a fleet loses its tower and comes back
+    ///
+    /// Throw-away certificates, an embedded broker, Seawall in front of it, then simulated devices over real TLS; a
+    /// live line a second, and a table at the end.
+    Demo(DemoFlags),
+    /// Write a throw-away CA, server and client certificate for trials
+    Certs {
+        /// Folder for the PEM files; made where it is missing
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`
+        #[arg(long, value_name = "DNS")]
+        name: Vec<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+struct DemoFlags {
+    /// Devices in the fleet, fitted to the descriptor limit
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
+    devices: u32,
+    /// CONNECTs a second that reach the broker [default: fitted to the broker's capacity]
+    #[arg(long, value_name = "R")]
+    rate: Option<f64>,
+    /// How the devices pause between attempts
+    ///
+    /// One of fixed, exponential, proportional, full, equal, decorrelated, slot.
+    #[arg(long, value_name = "P", default_value_t = Policy::Fixed)]
+    policy: Policy,
+    /// Keep running after the storm, for trials by hand
+    #[arg(long)]
+    stay: bool,
+    /// A real broker in place of the embedded one
+    #[arg(long, value_name = "HOST:PORT")]
+    upstream: Option<String>,
+    /// Folder for the throw-away certificates
+    #[arg(long, value_name = "DIR", default_value = "demo-certs")]
+    out: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct ConfigurationFlags {
+    /// Configuration file [default: config/seawall.toml, then /etc/seawall/seawall.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Set one key, such as `--set admission.rate=500`; beats environment and file
+    ///
+    /// Lists are separated by commas. As environment variable: `SEAWALL_ADMISSION__RATE=500`.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// Why a command ended without having done its work.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Configuration(#[from] Mistakes),
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("a second signal cut the drain short")]
+    CutShort,
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    #[error("the fleet did not come back")]
+    NotBack,
+    #[error("can't write to stdout: {0}")]
+    Output(io::Error),
+    #[error("the runtime can't be started: {0}")]
+    Runtime(io::Error),
+    #[error("the log can't be started: {0}")]
+    Log(#[from] log::LogError),
+}
+
+/// A check or run that ended in failure.
+const FAILED: u8 = 1;
+// Numbers of sysexits(3).
+const USAGE: u8 = 64;
+const BUG: u8 = 70;
+const SYSTEM: u8 = 71;
+const CONFIGURATION: u8 = 78;
+
+impl Failure {
+    /// The exit code of the contract.
+    const fn code(&self) -> u8 {
+        match self {
+            Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
+            Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
+            Self::Output(_) | Self::Runtime(_) | Self::Demo(DemoError::System(_)) => SYSTEM,
+            Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
+                CertificatesError::Name { .. } => USAGE,
+                CertificatesError::Foreign { .. } => FAILED,
+                CertificatesError::Io { .. } => SYSTEM,
+                CertificatesError::Generate(_) => BUG,
+            },
+            // A level that the configuration took is one that the log takes.
+            Self::Log(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => BUG,
+            Self::CutShort
+            | Self::NotBack
+            | Self::Demo(DemoError::Bystanders(_) | DemoError::NotFilled { .. }) => FAILED,
+        }
+    }
+}
+
+const fn start_code(error: &StartError) -> u8 {
+    match error {
+        StartError::Tls(_) => CONFIGURATION,
+        StartError::Bind(_) | StartError::Admin(_) | StartError::System(_) => SYSTEM,
+        StartError::Metrics(_) => BUG,
+    }
+}
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    // The panic's own message is on stderr already; its exit code would be 101.
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(ExitCode::from(BUG))
+}
+
+fn run() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version go to stdout and are no error. Whoever closed the pipe has seen enough.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let done = match arguments.command {
+        Command::Run(flags) => serve(flags),
+        Command::Check { configuration, print } => check(configuration, print),
+        Command::Demo(flags) => demo(flags),
+        Command::Certs { out, name } => certs(&out, &name),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            let _ = writeln!(io::stderr().lock(), "{failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
+    // Checked first, so that files which can't be loaded are reported with all other mistakes and with their lines.
+    let config = config::check(&flags.sources())?;
+    log::start(&config.log)?;
+    let runtime = runtime()?;
+    let ended = runtime.block_on(app::run(config, &mut io::stdout()));
+    // A name lookup that hangs must not hold the end of the process.
+    runtime.shutdown_background();
+    match ended? {
+        Ended::Drained => Ok(()),
+        Ended::CutShort => Err(Failure::CutShort),
+    }
+}
+
+fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
+    let sources = flags.sources();
+    let config = config::check(&sources)?;
+    let text = if print {
+        config.to_toml()
+    } else {
+        format!("{}\n", summary(&sources, &config))
+    };
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Output(error)),
+        _ => Ok(()),
+    }
+}
+
+fn demo(flags: DemoFlags) -> Result<(), Failure> {
+    let DemoFlags {
+        devices,
+        rate,
+        policy,
+        stay,
+        upstream,
+        out,
+    } = flags;
+    let devices = usize::try_from(devices).unwrap_or(usize::MAX);
+    let options = demo::Options {
+        devices,
+        policy,
+        rate,
+        stay,
+        upstream,
+        certificates: out,
+    };
+    let runtime = runtime()?;
+    let ended = runtime.block_on(demo::run(&options, &mut io::stdout()));
+    // A name lookup that hangs must not hold the end of the process.
+    runtime.shutdown_background();
+    if ended?.all_back() {
+        Ok(())
+    } else {
+        Err(Failure::NotBack)
+    }
+}
+
+fn certs(out: &Path, names: &[String]) -> Result<(), Failure> {
+    let Certificates {
+        ca,
+        server,
+        server_key,
+        client,
+        client_key,
+    } = certificates::write(out, names)?;
+    let mut stdout = io::stdout().lock();
+    for path in [ca, server, server_key, client, client_key] {
+        // The files are there; whoever closed the pipe knows their names.
+        let _ = writeln!(stdout, "{}", path.display());
+    }
+    Ok(())
+}
+
+/// One worker a core: TLS and the relay never wait on anything but the network.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cores)
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)
+}
+
+fn summary(sources: &Sources, config: &Config) -> String {
+    let set = config.keys().iter().filter(|key| key.place.is_some()).count();
+    let file = sources.file.as_ref().map_or_else(
+        || format!("no file ({} would be taken)", DEFAULT_FILES.join(" or ")),
+        |path| path.display().to_string(),
+    );
+    format!(
+        "no mistakes: {file}; {set} of {} keys set, the rest by default",
+        config.keys().len()
+    )
+}
+
+impl ConfigurationFlags {
+    fn sources(self) -> Sources {
+        Sources::of_process(self.config, self.set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    #[test]
+    fn the_flags_are_consistent() {
+        Arguments::command().debug_assert();
+    }
 }

@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`admission`], [`telemetry`], [`drain`], [`reconnect`] |
+//! | pure core and ground floor | [`mqtt`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
@@ -44,6 +44,8 @@ pub mod reason;
 pub mod refusal;
 #[cfg(feature = "daemon")]
 pub mod relay;
+#[cfg(feature = "daemon")]
+pub mod socket;
 #[cfg(feature = "daemon")]
 pub mod telemetry;
 #[cfg(feature = "daemon")]

@@ -1,6 +1,18 @@
 //! `/metrics`, `/healthz`, `/readyz`, `/status`, on a thread of its own so that a scrape is answered during a storm.
+//!
+//! Nothing here changes anything, and nothing here can hold up a connection: the data path is only read from.
 
-use std::net::SocketAddr;
+mod server;
+mod status;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use self::server::Handle;
+use crate::admission::controller::Snapshot;
+use crate::telemetry::metrics::Metrics;
 
 /// `[admin]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,3 +20,147 @@ pub struct Settings {
     /// Address to listen on.
     pub address: SocketAddr,
 }
+
+/// What the admin side asks the running daemon. Called on the admin thread: must not block for longer than a lock
+/// that the data path takes as well.
+pub trait State: Send + Sync + 'static {
+    /// The controller's figures now.
+    fn snapshot(&self) -> Snapshot;
+
+    /// Whether new connections should come here.
+    fn ready(&self) -> Result<(), NotReady>;
+}
+
+/// Why `/readyz` says no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// The process is going down.
+    Draining,
+    /// No broker is usable.
+    NoBroker,
+}
+
+impl NotReady {
+    /// As `/readyz` and `/status` say it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Draining => "draining",
+            Self::NoBroker => "no broker is usable",
+        }
+    }
+}
+
+/// Why there is no admin side. The operating system's or the operator's fault: exit code 71.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// `admin.address` can't be listened on.
+    #[error("can't listen on admin.address {address}: {source}")]
+    Listen {
+        /// As configured.
+        address: SocketAddr,
+        /// The system's word: port taken, address not of this machine, not permitted.
+        source: io::Error,
+    },
+    /// The thread or its runtime could not be made.
+    #[error("can't start the admin thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Listens on the address; connections wait in the kernel until [`start`].
+pub fn listen(settings: Settings) -> Result<TcpListener, AdminError> {
+    let address = settings.address;
+    TcpListener::bind(address).map_err(|source| AdminError::Listen { address, source })
+}
+
+/// Answers on `listener` until the handle is dropped. `started` is when the process began, for the uptime.
+pub fn start(
+    listener: TcpListener,
+    metrics: Arc<Metrics>,
+    state: Arc<dyn State>,
+    started: Instant,
+) -> Result<Handle, AdminError> {
+    Handle::start(
+        listener,
+        Pages {
+            metrics,
+            state,
+            started,
+        },
+    )
+    .map_err(AdminError::Thread)
+}
+
+/// What the pages are made from.
+struct Pages {
+    metrics: Arc<Metrics>,
+    state: Arc<dyn State>,
+    started: Instant,
+}
+
+/// A page, before it becomes HTTP.
+struct Page {
+    status: u16,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Pages {
+    /// The page at `path`, without query; `None`: there is none.
+    fn page(&self, path: &str) -> Option<Page> {
+        Some(match path {
+            "/metrics" => self.metrics_page(),
+            "/healthz" => Page::text(200, "ok\n"),
+            "/readyz" => match self.state.ready() {
+                Ok(()) => Page::text(200, "ready\n"),
+                Err(reason) => Page::text(503, format!("{}\n", reason.word())),
+            },
+            "/status" => self.status_page(),
+            "/" => Page::text(200, INDEX),
+            _ => return None,
+        })
+    }
+
+    fn metrics_page(&self) -> Page {
+        match self.metrics.render(self.state.snapshot()) {
+            Ok(body) => Page {
+                status: 200,
+                content_type: "text/plain; version=0.0.4; charset=utf-8",
+                body,
+            },
+            Err(error) => Page::text(500, format!("the metrics can't be written: {error}\n")),
+        }
+    }
+
+    fn status_page(&self) -> Page {
+        match serde_json::to_string_pretty(&status::Status::of(self)) {
+            Ok(body) => Page {
+                status: 200,
+                content_type: "application/json",
+                body: body + "\n",
+            },
+            Err(error) => Page::text(500, format!("the status can't be written: {error}\n")),
+        }
+    }
+}
+
+impl Page {
+    fn text(status: u16, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: body.into(),
+        }
+    }
+}
+
+const INDEX: &str = "\
+seawall
+
+/metrics  for Prometheus
+/status   the same figures as JSON, for people and scripts
+/readyz   200: send clients here; 503: draining, or no broker is usable
+/healthz  200 while the process lives
+";
+
+#[cfg(test)]
+mod tests;

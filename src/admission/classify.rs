@@ -71,7 +71,13 @@ impl Classifier {
             ..
         } = *request;
         let client = (!client_id.is_empty()).then(|| Key(self.keys.hash_one(client_id)));
-        let credentials = || Key(self.keys.hash_one((client_id, username, password, common_name)));
+        // The codes of 5.0 are others: what the broker said to one must not be told to the other.
+        let is_v5 = request.version == Version::V5;
+        let credentials = || {
+            Key(self
+                .keys
+                .hash_one((client_id, username, password, common_name, is_v5)))
+        };
         Arrival {
             lane: lanes::classify(&self.lanes, request),
             cost: if request.persistent {
@@ -106,6 +112,10 @@ mod tests {
         for other in [
             Request {
                 client_id: "device2",
+                ..whole
+            },
+            Request {
+                version: Version::V5,
                 ..whole
             },
             Request {

@@ -2,11 +2,16 @@
 
 pub mod connack;
 pub mod connect;
+pub mod framing;
+mod properties;
+#[cfg(test)]
+mod vectors;
+mod wire;
 
 /// The protocol version that a CONNECT asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// MQTT 3.1, level 3 (name "MQIsdp").
+    /// MQTT 3.1, level 3 (name `MQIsdp`).
     V3_1,
     /// MQTT 3.1.1, level 4.
     V3_1_1,
@@ -25,8 +30,12 @@ pub enum Protocol {
 
 impl Protocol {
     /// Every label.
-    pub const ALL: [Self; 4] =
-        [Self::Known(Version::V3_1), Self::Known(Version::V3_1_1), Self::Known(Version::V5), Self::Other];
+    pub const ALL: [Self; 4] = [
+        Self::Known(Version::V3_1),
+        Self::Known(Version::V3_1_1),
+        Self::Known(Version::V5),
+        Self::Other,
+    ];
 
     /// The metric label and audit word.
     pub const fn word(self) -> &'static str {

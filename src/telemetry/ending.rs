@@ -215,6 +215,16 @@ pub struct Attempt {
     pub server: Option<usize>,
     /// The broker's CONNACK code and its latency.
     pub connack: Option<(u8, Duration)>,
+    /// What the metrics have counted of it so far.
+    pub(super) counted: Counted,
+}
+
+/// Which parts of an [`Attempt`] are in the metrics already: each goes in once, as soon as it is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) handshake: bool,
+    pub(super) decision: bool,
+    pub(super) connack: bool,
 }
 
 impl Attempt {
@@ -231,6 +241,7 @@ impl Attempt {
             held: None,
             server: None,
             connack: None,
+            counted: Counted::default(),
         }
     }
 }

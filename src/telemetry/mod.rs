@@ -1,5 +1,68 @@
 //! What can be seen: metrics, audit, log, and the [`ending::Ending`] from which all three are written.
 
 pub mod ending;
+mod labels;
 pub mod log;
 pub mod metrics;
+mod phase;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use self::ending::{Attempt, Ending};
+use self::metrics::Metrics;
+
+/// What a connection reports to. One for the process, shared by all connections.
+pub struct Telemetry {
+    metrics: Arc<Metrics>,
+}
+
+impl Telemetry {
+    /// Reports into `metrics`.
+    pub fn new(metrics: Arc<Metrics>) -> Self {
+        Self { metrics }
+    }
+
+    /// For what is counted while a connection lives: phases, sheds, bytes, brokers.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// Takes down what has become known of an attempt. To be called when the handshake is over, and when the outcome
+    /// is known: refused, failed, CONNACK passed on. A decision is final with the first call that finds one. Calls
+    /// too many do no harm, and [`Self::record`] makes up for those left out.
+    pub fn observe(&self, attempt: &mut Attempt) {
+        self.metrics.observe(attempt);
+    }
+
+    /// Takes down the end of a connection: metrics and one debug line. Called once a connection, on every path.
+    pub fn record(&self, attempt: &mut Attempt, ending: &Ending) {
+        self.metrics.record(attempt, ending);
+        debug_line(attempt, ending);
+    }
+}
+
+fn debug_line(attempt: &Attempt, ending: &Ending) {
+    tracing::debug!(
+        connection = attempt.connection,
+        source = %attempt.source,
+        client_id = attempt.client_id.as_deref(),
+        protocol = attempt.protocol.word(),
+        decision = attempt.decision.map(tracing::field::debug),
+        handshake = attempt.handshake.map(tracing::field::debug),
+        connack = attempt.connack.map(|(code, _)| code),
+        side = ending.side.word(),
+        phase = ending.phase.word(),
+        cause = ending.cause,
+        lasted_ms = u64::try_from(ending.lasted.as_millis()).unwrap_or(u64::MAX),
+        bytes_up = ending.bytes_up,
+        bytes_down = ending.bytes_down,
+        "connection ended"
+    );
+}
+
+/// The time of day, for log lines, audit lines and file names; never for a decision.
+#[expect(clippy::disallowed_methods, reason = "the one place that may ask for it")]
+pub fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}

@@ -1,8 +1,16 @@
 //! The brokers: pick, dial, first answer.
 
+mod answer;
+mod dial;
+mod health;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use answer::{Answer, NoAnswer, first_answer, see_out};
+pub use dial::{Brokers, DialError, Upstream};
+pub use health::Health;
 
 /// `[upstream]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +37,7 @@ pub struct Server {
 pub enum Endpoint {
     /// A literal address.
     Address(SocketAddr),
-    /// A name to look up at each dial, and a port.
+    /// A name to look up, and a port.
     Name(String, u16),
     /// A unix socket.
     Unix(PathBuf),

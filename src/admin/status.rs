@@ -1,0 +1,61 @@
+//! What `/status` says. No client id and no address of a client.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Pages;
+use crate::telemetry::metrics::Totals;
+
+#[derive(Serialize)]
+pub(super) struct Status<'a> {
+    version: &'static str,
+    uptime_seconds: u64,
+    ready: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_ready: Option<&'static str>,
+    connections: BTreeMap<&'static str, i64>,
+    admission: Admission,
+    upstreams: Vec<Upstream<'a>>,
+    totals: Totals,
+}
+
+#[derive(Serialize)]
+struct Admission {
+    rate: f64,
+    tokens: f64,
+    in_flight: u32,
+    held: usize,
+}
+
+#[derive(Serialize)]
+struct Upstream<'a> {
+    server: &'a str,
+    up: bool,
+}
+
+impl<'a> Status<'a> {
+    pub(super) fn of(pages: &'a Pages) -> Self {
+        let snapshot = pages.state.snapshot();
+        let ready = pages.state.ready();
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_seconds: pages.started.elapsed().as_secs(),
+            ready: ready.is_ok(),
+            not_ready: ready.err().map(super::NotReady::word),
+            connections: pages.metrics.phases(),
+            admission: Admission {
+                rate: snapshot.rate,
+                tokens: snapshot.tokens,
+                in_flight: snapshot.in_flight,
+                held: snapshot.held,
+            },
+            upstreams: pages
+                .metrics
+                .upstreams()
+                .map(|(server, up)| Upstream { server, up })
+                .collect(),
+            totals: pages.metrics.totals(),
+        }
+    }
+}

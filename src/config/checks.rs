@@ -1,0 +1,88 @@
+//! What values that are legal by themselves must be to each other.
+
+use std::net::SocketAddr;
+
+use super::Config;
+use super::reader::Reader;
+use crate::upstream::Endpoint;
+
+/// Reports every contradiction.
+pub(super) fn contradictions(config: &Config, reader: &mut Reader<'_>) {
+    cost(config, reader);
+    listen(config, reader);
+    loops(config, reader);
+    alpn(config, reader);
+}
+
+/// A CONNECT that costs more than the bucket holds would never get in.
+fn cost(config: &Config, reader: &mut Reader<'_>) {
+    let burst = config.admission.burst;
+    let costs = [
+        ("admission.cost.clean", config.admission.cost.clean),
+        ("admission.cost.persistent", config.admission.cost.persistent),
+    ];
+    for (path, cost) in costs {
+        if cost > burst {
+            let found = format!("costs {cost} tokens, and the bucket holds {burst}: none would ever get in");
+            let hint = format!("set admission.burst to {cost} or more");
+            reader.contradiction(path, &["admission.burst", "admission.rate"], found, &hint);
+        }
+    }
+}
+
+fn listen(config: &Config, reader: &mut Reader<'_>) {
+    let addresses = &config.listen.addresses;
+    for (index, address) in addresses.iter().enumerate() {
+        // Port 0 is another port each time.
+        if address.port() != 0 && addresses.iter().take(index).any(|earlier| earlier == address) {
+            let found = format!("{address} is listed twice");
+            reader.contradiction("listen.addresses", &[], found, "each address once");
+        }
+        if overlaps(*address, config.admin.address) {
+            let found = format!(
+                "{} is taken by {address} of listen.addresses",
+                config.admin.address
+            );
+            let hint = "another port for the admin page";
+            reader.contradiction("admin.address", &["listen.addresses"], found, hint);
+        }
+    }
+}
+
+/// A proxy whose broker is itself admits each CONNECT until nothing is left.
+fn loops(config: &Config, reader: &mut Reader<'_>) {
+    for server in &config.upstream.servers {
+        let Endpoint::Address(broker) = server.endpoint else {
+            continue;
+        };
+        for listen in &config.listen.addresses {
+            let own = listen.ip() == broker.ip()
+                || (listen.ip().is_unspecified()
+                    && listen.is_ipv4() == broker.is_ipv4()
+                    && (broker.ip().is_loopback() || broker.ip().is_unspecified()));
+            if own && listen.port() == broker.port() {
+                let found = format!("{broker} is where Seawall itself listens ({listen})");
+                let hint = "the address of the broker behind it";
+                reader.contradiction("upstream.servers", &["listen.addresses"], found, hint);
+            }
+        }
+    }
+}
+
+fn alpn(config: &Config, reader: &mut Reader<'_>) {
+    let names = &config.tls.alpn;
+    for (index, name) in names.iter().enumerate() {
+        if names.iter().take(index).any(|earlier| earlier == name) {
+            let found = format!("{name:?} is listed twice");
+            reader.contradiction("tls.alpn", &[], found, "each protocol once");
+        }
+    }
+}
+
+/// Whether the second of them could not be bound.
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() != 0
+        && one.port() == other.port()
+        && one.is_ipv4() == other.is_ipv4()
+        && (one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified())
+}

@@ -1,0 +1,97 @@
+//! Every key with its value: what `check --print` prints, and what documentation and reload are held against.
+
+use std::fmt::Write;
+
+use super::mistake::{Place, printable};
+
+/// When a change of a key takes effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// On reload, for connections that come after it: marked R in the contract.
+    OnReload,
+    /// On restart.
+    OnRestart,
+}
+
+/// One key.
+#[derive(Clone, Debug)]
+pub struct Key {
+    /// Its path, such as `admission.cost.clean`.
+    pub path: String,
+    /// Its value, as it would be written.
+    pub value: toml::Value,
+    /// Its default; `None`: it must be set.
+    pub default: Option<toml::Value>,
+    /// What it may be, in words.
+    pub allowed: String,
+    /// When a change of it takes effect.
+    pub change: Change,
+    /// Where its value was written; `None`: it is the default.
+    pub place: Option<Place>,
+}
+
+impl Key {
+    /// The table that it stands in.
+    pub fn table(&self) -> &str {
+        self.path.rsplit_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// The outermost table that it stands in.
+    pub(super) fn outermost(&self) -> &str {
+        self.path.split_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// Its name within the table.
+    pub fn name(&self) -> &str {
+        self.path
+            .rsplit_once('.')
+            .map_or(self.path.as_str(), |(_, name)| name)
+    }
+
+    /// The environment variable that sets it.
+    pub fn variable(&self) -> String {
+        format!("SEAWALL_{}", self.path.replace('.', "__").to_ascii_uppercase())
+    }
+}
+
+/// Two keys are the same when they say the same, wherever it was written.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path && self.value == other.value
+    }
+}
+
+/// The keys as a TOML file, each with where its value comes from.
+pub(super) fn to_toml(keys: &[Key]) -> String {
+    let mut text = String::new();
+    let mut tables: Vec<&str> = Vec::new();
+    for key in keys {
+        if !tables.contains(&key.table()) {
+            tables.push(key.table());
+        }
+    }
+    for table in tables {
+        let gap = if text.is_empty() { "" } else { "\n" };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{gap}[{table}]");
+        for key in keys.iter().filter(|key| key.table() == table) {
+            let _ = writeln!(
+                text,
+                "{:<48} # {}",
+                format!("{} = {}", key.name(), key.value),
+                source(key)
+            );
+        }
+    }
+    text
+}
+
+fn source(key: &Key) -> String {
+    match &key.place {
+        None => "default".to_owned(),
+        Some(Place::Variable(name, _)) => printable(name),
+        Some(Place::Flag(_)) => "--set".to_owned(),
+        Some(Place::File(file)) => printable(&file.display().to_string()),
+        Some(Place::Line { file, line, .. }) => printable(&format!("{}:{line}", file.display())),
+    }
+}

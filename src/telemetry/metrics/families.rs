@@ -1,0 +1,321 @@
+//! Every metric: its name, its labels, its buckets.
+
+use std::time::Duration;
+
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
+
+use crate::mqtt::Protocol;
+use crate::reason::Reason;
+use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
+use crate::telemetry::labels::{
+    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Shed,
+};
+
+/// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
+/// that the bounds are what clients wait before they give up (4 s old is late, 5, 10, 15) and our own deadline, 15 s.
+const HANDSHAKE_BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 15.0,
+];
+
+/// Seconds. A hold is of use below the patience of clients: fine up to 5 s, then the patience of the calmer ones (10,
+/// 15, 30, 60 s).
+const HOLD_BUCKETS: [f64; 13] = [
+    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 30.0, 60.0,
+];
+
+/// Seconds. A broker without work answers within a few ms; 0.2 is the default of `admission.adaptive.target_latency`
+/// and 30 of `upstream.connack_timeout`, with factors of two and more in between.
+const CONNACK_BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 30.0,
+];
+
+/// The side of the devices: sockets, handshakes, sessions.
+pub(super) struct Clients {
+    pub(super) accepted: IntCounter,
+    pub(super) open: Each<Phase, IntGauge>,
+    pub(super) shed: Each<Shed, IntCounter>,
+    pub(super) handshakes: Each<HandshakeOutcome, Each<HandshakeVersion, IntCounter>>,
+    pub(super) handshake_failures: Each<HandshakeFailure, IntCounter>,
+    pub(super) handshake_seconds: Each<HandshakeKind, Histogram>,
+    pub(super) bytes_up: IntCounter,
+    pub(super) bytes_down: IntCounter,
+    pub(super) closed: Each<Side, Each<Phase, IntCounter>>,
+}
+
+impl Clients {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let open = Opts::new(
+            "seawall_connections_open",
+            "Connections by where they are in their life",
+        );
+        let open = registered(registry, IntGaugeVec::new(open, &["phase"])?)?;
+        let shed = counters(
+            registry,
+            "seawall_shed_total",
+            "Sockets closed before TLS",
+            &["reason"],
+        )?;
+        let handshakes = counters(
+            registry,
+            "seawall_handshakes_total",
+            "TLS handshakes that came to an end",
+            &["kind", "version"],
+        )?;
+        let handshake_failures = counters(
+            registry,
+            "seawall_handshake_failures_total",
+            "TLS handshakes that did not come about",
+            &["cause"],
+        )?;
+        let handshake_seconds = histograms(
+            registry,
+            "seawall_handshake_seconds",
+            "Accepted socket to the end of the handshake",
+            &["kind"],
+            &HANDSHAKE_BUCKETS,
+        )?;
+        let bytes = counters(
+            registry,
+            "seawall_relay_bytes_total",
+            "Bytes relayed after the CONNACK",
+            &["direction"],
+        )?;
+        let closed = counters(
+            registry,
+            "seawall_closed_total",
+            "Connections that ended",
+            &["side", "phase"],
+        )?;
+        Ok(Self {
+            accepted: counter(registry, "seawall_connections_total", "Accepted sockets")?,
+            open: Each::build(|phase: Phase| open.with_label_values(&[phase.word()])),
+            shed: each(&shed),
+            handshakes: each_pair(&handshakes),
+            handshake_failures: each(&handshake_failures),
+            handshake_seconds: Each::build(|kind: HandshakeKind| {
+                handshake_seconds.with_label_values(&[kind.word()])
+            }),
+            bytes_up: bytes.with_label_values(&["up"]),
+            bytes_down: bytes.with_label_values(&["down"]),
+            closed: each_pair(&closed),
+        })
+    }
+
+    pub(super) fn handshake(&self, handshake: Result<Handshake, HandshakeFailure>) {
+        let (outcome, version) = match handshake {
+            Ok(Handshake { kind, version, .. }) => {
+                (HandshakeOutcome::from(kind), HandshakeVersion::from(version))
+            }
+            Err(failure) => (HandshakeOutcome::of_failure(failure), HandshakeVersion::None),
+        };
+        add(
+            self.handshakes
+                .get(outcome)
+                .and_then(|versions| versions.get(version)),
+            1,
+        );
+        match handshake {
+            Ok(Handshake { kind, took, .. }) => measure(self.handshake_seconds.get(kind), took),
+            Err(failure) => add(self.handshake_failures.get(failure), 1),
+        }
+    }
+}
+
+/// What became of the CONNECTs, and the controller.
+pub(super) struct Admission {
+    pub(super) connects: Each<DecisionLabel, Each<Protocol, IntCounter>>,
+    pub(super) refused: Each<Reason, Each<Lane, IntCounter>>,
+    pub(super) dry_run: Each<Reason, IntCounter>,
+    pub(super) hold_seconds: Histogram,
+    pub(super) rate: Gauge,
+    pub(super) tokens: Gauge,
+    pub(super) in_flight: IntGauge,
+}
+
+impl Admission {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let connects = counters(
+            registry,
+            "seawall_connects_total",
+            "Connections that got past TLS, by what became of their CONNECT",
+            &["decision", "protocol", "lane"],
+        )?;
+        let refused = counters(
+            registry,
+            "seawall_refused_total",
+            "CONNECTs that Seawall answered itself",
+            &["reason", "lane"],
+        )?;
+        let dry_run = counters(
+            registry,
+            "seawall_dry_run_total",
+            "CONNECTs admitted in a dry run that would have been refused",
+            &["reason"],
+        )?;
+        let hold = HistogramOpts::new(
+            "seawall_hold_seconds",
+            "How long held CONNECTs waited, whatever the end",
+        )
+        .buckets(HOLD_BUCKETS.to_vec());
+        let rate = Gauge::new("seawall_admission_rate", "Tokens a second now")?;
+        let tokens = Gauge::new("seawall_admission_tokens", "Tokens in the bucket now")?;
+        let in_flight = IntGauge::new(
+            "seawall_upstream_in_flight",
+            "CONNECTs sent to a broker without an answer",
+        )?;
+        Ok(Self {
+            connects: Each::build(|decision: DecisionLabel| {
+                Each::build(|protocol: Protocol| {
+                    connects.with_label_values(&[decision.word(), protocol.word(), Lane::Default.word()])
+                })
+            }),
+            refused: each_pair(&refused),
+            dry_run: each(&dry_run),
+            hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
+            rate: registered(registry, rate)?,
+            tokens: registered(registry, tokens)?,
+            in_flight: registered(registry, in_flight)?,
+        })
+    }
+
+    pub(super) fn decision(&self, decision: Decision, protocol: Protocol, held: Option<Duration>) {
+        add(
+            self.connects
+                .get(decision.into())
+                .and_then(|protocols| protocols.get(protocol)),
+            1,
+        );
+        if let Some(held) = held {
+            measure(Some(&self.hold_seconds), held);
+        }
+        match decision {
+            Decision::Refused(reason) | Decision::Invalid(Some(reason)) => {
+                add(
+                    self.refused
+                        .get(reason)
+                        .and_then(|lanes| lanes.get(Lane::Default)),
+                    1,
+                );
+            }
+            Decision::Admitted {
+                would_refuse: Some(reason),
+            } => add(self.dry_run.get(reason), 1),
+            Decision::Admitted { would_refuse: None }
+            | Decision::Invalid(None)
+            | Decision::TimedOut
+            | Decision::Left => {}
+        }
+    }
+}
+
+/// One broker.
+pub(super) struct Upstream {
+    pub(super) name: String,
+    pub(super) connack_seconds: Histogram,
+    pub(super) connacks: EachCode<IntCounter>,
+    pub(super) up: IntGauge,
+}
+
+impl Upstream {
+    pub(super) fn all(registry: &Registry, servers: &[String]) -> Result<Vec<Self>, prometheus::Error> {
+        let seconds = histograms(
+            registry,
+            "seawall_connack_seconds",
+            "CONNECT forwarded to CONNACK received",
+            &["server"],
+            &CONNACK_BUCKETS,
+        )?;
+        let connacks = counters(
+            registry,
+            "seawall_broker_connacks_total",
+            "CONNACKs of the brokers, passed on as they came",
+            &["server", "code"],
+        )?;
+        let up = Opts::new(
+            "seawall_upstream_up",
+            "Whether the broker can be used, as far as is known",
+        );
+        let up = registered(registry, IntGaugeVec::new(up, &["server"])?)?;
+        let upstream = |name: &String| {
+            let up = up.with_label_values(&[name]);
+            up.set(1);
+            Self {
+                name: name.clone(),
+                connack_seconds: seconds.with_label_values(&[name]),
+                connacks: EachCode::build(|code| connacks.with_label_values(&[name, code])),
+                up,
+            }
+        };
+        Ok(servers.iter().map(upstream).collect())
+    }
+
+    pub(super) fn connack(&self, code: u8, latency: Duration) {
+        self.connack_seconds.observe(latency.as_secs_f64());
+        self.connacks.get(code).inc();
+    }
+}
+
+/// Registers what says which build runs.
+pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
+    let build = Opts::new("seawall_build_info", "Always 1; the labels say what runs")
+        .const_label("version", env!("CARGO_PKG_VERSION"));
+    registered(registry, IntGauge::with_opts(build)?)?.set(1);
+    Ok(())
+}
+
+fn registered<C: prometheus::core::Collector + Clone + 'static>(
+    registry: &Registry,
+    collector: C,
+) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+    registered(registry, IntCounter::new(name, help)?)
+}
+
+fn counters(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+) -> Result<IntCounterVec, prometheus::Error> {
+    registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
+}
+
+fn histograms(
+    registry: &Registry,
+    name: &str,
+    help: &str,
+    labels: &[&str],
+    buckets: &[f64],
+) -> Result<HistogramVec, prometheus::Error> {
+    registered(
+        registry,
+        HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?,
+    )
+}
+
+fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
+    Each::build(|label: L| counters.with_label_values(&[label.word()]))
+}
+
+fn each_pair<A: Label, B: Label>(counters: &IntCounterVec) -> Each<A, Each<B, IntCounter>> {
+    Each::build(|outer: A| Each::build(|inner: B| counters.with_label_values(&[outer.word(), inner.word()])))
+}
+
+pub(super) fn add(counter: Option<&IntCounter>, amount: u64) {
+    if let Some(counter) = counter {
+        counter.inc_by(amount);
+    }
+}
+
+fn measure(histogram: Option<&Histogram>, span: Duration) {
+    if let Some(histogram) = histogram {
+        histogram.observe(span.as_secs_f64());
+    }
+}

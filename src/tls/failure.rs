@@ -1,0 +1,32 @@
+//! Why a handshake failed: the library's errors sorted into the closed set that is counted.
+
+use std::io;
+
+use rustls::{Error, InvalidMessage, PeerIncompatible};
+
+use crate::telemetry::ending::HandshakeFailure;
+
+/// The cause behind an error of a handshake.
+pub(super) fn classify(error: &io::Error) -> HandshakeFailure {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return HandshakeFailure::Gone;
+    };
+    match error {
+        Error::InvalidMessage(
+            InvalidMessage::InvalidContentType
+            | InvalidMessage::UnknownProtocolVersion
+            | InvalidMessage::MessageTooLarge
+            | InvalidMessage::InvalidEmptyPayload,
+        ) => HandshakeFailure::NotTls,
+        Error::PeerIncompatible(
+            PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::Tls13RequiredForQuic
+            | PeerIncompatible::SupportedVersionsExtensionRequired,
+        ) => HandshakeFailure::Version,
+        Error::PeerIncompatible(_) => HandshakeFailure::NoSharedParameters,
+        Error::AlertReceived(_) => HandshakeFailure::ClientAlert,
+        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => HandshakeFailure::ClientCertificate,
+        _ => HandshakeFailure::Protocol,
+    }
+}

@@ -1,0 +1,314 @@
+//! What is shipped beside the binary names only what exists: the dashboard's queries against `docs/metrics.md`, the
+//! files that mount each other against the folder, ports against each other, links of the documentation against its
+//! files and headings.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "reads the repository's own files; a panic is a failed test"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use seawall::config::{self, Sources};
+use serde_json::Value;
+
+const DASHBOARD: &str = "deploy/grafana/seawall.json";
+
+/// Metrics that Prometheus adds to every target.
+const OF_THE_SCRAPE: &[&str] = &["up", "scrape_duration_seconds"];
+
+#[test]
+fn queries_of_the_dashboard_name_documented_metrics() {
+    let documented = documented_metrics();
+    let mut unknown = BTreeSet::new();
+    let mut seen = 0;
+    for query in queries(&read_dashboard()) {
+        let metrics = metrics_of(&query);
+        assert!(!metrics.is_empty(), "no metric in {query}");
+        seen += metrics.len();
+        for (metric, labels) in metrics {
+            if OF_THE_SCRAPE.contains(&metric.as_str()) {
+                continue;
+            }
+            let Some(row) = documented.get(base_name(&metric, &documented)) else {
+                unknown.insert(format!("`{metric}` in {query}"));
+                continue;
+            };
+            // `instance` and `job` come from the scrape, `le` from the histogram.
+            for label in labels
+                .iter()
+                .filter(|label| !["instance", "job", "le"].contains(&label.as_str()))
+            {
+                if !row.contains(&format!("`{label}`")) {
+                    unknown.insert(format!("label `{label}` of `{metric}` in {query}"));
+                }
+            }
+        }
+    }
+    assert!(
+        seen > 20,
+        "only {seen} metrics in {DASHBOARD}: does the reader still find its queries?"
+    );
+    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:#?}");
+}
+
+#[test]
+fn panels_of_the_dashboard_are_whole_and_do_not_overlap() {
+    let dashboard = read_dashboard();
+    assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 36);
+    let mut ids = BTreeSet::new();
+    let mut taken = BTreeMap::new();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(
+            !title.is_empty() && ids.insert(panel["id"].as_u64().unwrap()),
+            "id or title of {panel}"
+        );
+        let place = |key: &str| panel["gridPos"][key].as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24, "{title} is wider than the page");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                let other = taken.insert((x, y), title.to_owned());
+                assert_eq!(other, None, "{title} lies on another panel");
+            }
+        }
+        let targets = panel["targets"].as_array();
+        assert_eq!(
+            targets.is_none_or(Vec::is_empty),
+            panel["type"] == "row",
+            "{title} has no query"
+        );
+        for target in targets.into_iter().flatten() {
+            assert_eq!(
+                target["datasource"]["uid"], "${datasource}",
+                "{title} is tied to one data source"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_that_compose_mounts_exist() {
+    let folder = root().join("deploy/compose");
+    let text = fs::read_to_string(folder.join("docker-compose.yml")).unwrap();
+    let mounted: Vec<PathBuf> = text
+        .lines()
+        .filter_map(|line| {
+            line.trim()
+                .trim_start_matches("volumes: [")
+                .trim_start_matches("- ")
+                .split_once(":/")
+        })
+        .map(|(source, _)| source.trim_matches('"'))
+        .filter(|source| source.starts_with('.'))
+        .map(|source| folder.join(source))
+        .collect();
+    assert!(
+        mounted.len() >= 5,
+        "only {mounted:?}: does the reader still find the mounts?"
+    );
+    for path in mounted {
+        assert!(path.exists(), "{} does not exist", path.display());
+    }
+}
+
+#[test]
+fn ports_of_the_trial_stack_fit_together() {
+    let folder = root().join("deploy");
+    let read = |path: &str| fs::read_to_string(folder.join(path)).unwrap();
+    let seawall: toml::Table = read("compose/seawall.toml").parse().unwrap();
+    let admin = seawall["admin"]["address"].as_str().unwrap();
+    let (_, admin_port) = admin.rsplit_once(':').unwrap();
+    let broker = seawall["upstream"]["servers"][0].as_str().unwrap();
+    let (broker_name, broker_port) = broker.rsplit_once(':').unwrap();
+
+    let compose = read("compose/docker-compose.yml");
+    assert!(
+        compose.contains(&format!("\n  {broker_name}:\n")),
+        "compose has no service `{broker_name}`"
+    );
+    assert!(
+        compose.contains(&format!("127.0.0.1:{admin_port}:{admin_port}")),
+        "the admin port is not published"
+    );
+    assert!(
+        read("compose/mosquitto.conf")
+            .lines()
+            .any(|line| line == format!("listener {broker_port}"))
+    );
+    assert!(read("prometheus/prometheus.yml").contains(&format!("seawall:{admin_port}")));
+    assert!(read("grafana/provisioning/datasources/prometheus.yml").contains("uid: prometheus"));
+}
+
+#[test]
+fn configurations_that_are_shown_are_legal() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let (_, block) = readme.split_once("```toml\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let shown = folder.path().join("readme.toml");
+    fs::write(&shown, block.split_once("```").unwrap().0).unwrap();
+    for file in [root().join("deploy/compose/seawall.toml"), shown] {
+        let sources = Sources {
+            file: Some(file.clone()),
+            ..Sources::default()
+        };
+        if let Err(mistakes) = config::load(&sources) {
+            panic!("{}: {mistakes}", file.display());
+        }
+    }
+}
+
+#[test]
+fn links_of_the_documentation_resolve() {
+    let mut broken = Vec::new();
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if target.contains("://") {
+                continue;
+            }
+            seen += 1;
+            let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let file = if path.is_empty() {
+                page.clone()
+            } else {
+                page.parent().unwrap().join(path)
+            };
+            if !file.exists() || !anchor.is_empty() && !anchors(&file).contains(anchor) {
+                broken.push(format!("{}: {target}", page.display()));
+            }
+        }
+    }
+    assert!(seen > 30, "only {seen} links: does the reader still find them?");
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_reader_takes_a_query_apart() {
+    let query = r#"histogram_quantile(0.9, sum by (le, server) (rate(seawall_x_seconds_bucket{instance=~"$i",code!="seawall_y"}[5m]))) / up"#;
+    let found: Vec<(String, Vec<String>)> = metrics_of(query)
+        .into_iter()
+        .map(|(metric, labels)| (metric, labels.into_iter().collect()))
+        .collect();
+    let labels = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    assert_eq!(
+        found,
+        [
+            (
+                "seawall_x_seconds_bucket".to_owned(),
+                labels(&["code", "instance", "le", "server"])
+            ),
+            ("up".to_owned(), labels(&["le", "server"])),
+        ]
+    );
+}
+
+/// Every page of the documentation.
+fn pages() -> Vec<PathBuf> {
+    let folders = ["", "docs", "docs/decisions"].map(|folder| root().join(folder));
+    let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+    entries
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .collect()
+}
+
+/// The anchors of a page's headings, made as code hosts make them: lower case, punctuation dropped, blanks to hyphens.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = fs::read_to_string(page).unwrap();
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    headings
+        .map(|heading| heading.trim_start_matches('#').trim().to_lowercase())
+        .map(|heading| heading.replace(' ', "-"))
+        .map(|heading| {
+            heading
+                .chars()
+                .filter(|letter| letter.is_alphanumeric() || "-_".contains(*letter))
+                .collect()
+        })
+        .collect()
+}
+
+/// Metric name to its row of `docs/metrics.md`.
+fn documented_metrics() -> BTreeMap<String, String> {
+    let text = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    text.lines()
+        .filter_map(|line| {
+            let name = line.strip_prefix("| `")?.split('`').next()?;
+            let is_name = name
+                .chars()
+                .all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+            is_name.then(|| (name.to_owned(), line.to_owned()))
+        })
+        .collect()
+}
+
+/// A histogram is documented under its name, and queried under its parts.
+fn base_name<'a>(metric: &'a str, documented: &BTreeMap<String, String>) -> &'a str {
+    ["_bucket", "_sum", "_count"]
+        .iter()
+        .filter_map(|part| metric.strip_suffix(part))
+        .find(|base| documented.contains_key(*base))
+        .unwrap_or(metric)
+}
+
+fn read_dashboard() -> Value {
+    serde_json::from_str(&fs::read_to_string(root().join(DASHBOARD)).unwrap()).unwrap()
+}
+
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    panels
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten()
+        .map(|target| target["expr"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The metrics of a query, each with the labels that it is selected and grouped by.
+fn metrics_of(query: &str) -> Vec<(String, BTreeSet<String>)> {
+    let mut grouped = BTreeSet::new();
+    let mut found: Vec<(String, BTreeSet<String>)> = Vec::new();
+    let mut rest = query;
+    while let Some(start) = rest.find(|letter: char| letter.is_ascii_alphabetic() || letter == '"') {
+        rest = &rest[start..];
+        if let Some(quoted) = rest.strip_prefix('"') {
+            rest = &quoted[quoted.find('"').unwrap() + 1..];
+            continue;
+        }
+        let end = rest
+            .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        if word == "by" {
+            let (labels, after) = after
+                .trim_start()
+                .trim_start_matches('(')
+                .split_once(')')
+                .unwrap();
+            grouped.extend(labels.split(',').map(|label| label.trim().to_owned()));
+            rest = after;
+        } else if after.starts_with('=') || after.starts_with('!') {
+            found.last_mut().unwrap().1.insert(word.to_owned());
+        } else if OF_THE_SCRAPE.contains(&word)
+            || word.starts_with("seawall_")
+            || word.starts_with("process_")
+        {
+            found.push((word.to_owned(), BTreeSet::new()));
+        }
+    }
+    for (_, labels) in &mut found {
+        labels.extend(grouped.iter().cloned());
+    }
+    found
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

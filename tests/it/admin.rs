@@ -1,0 +1,200 @@
+//! What an operator scrapes.
+
+use crate::rig::stub::nobody;
+use crate::rig::{Connect, Daemon, Device, Scene, Stub, http, within};
+use std::time::Duration;
+use tokio::net::TcpStream;
+
+/// The contract's names, as far as they are built.
+const NAMES: [&str; 20] = [
+    "seawall_connections_total",
+    "seawall_connections_open",
+    "seawall_shed_total",
+    "seawall_handshakes_total",
+    "seawall_handshake_seconds_count",
+    "seawall_connects_total",
+    "seawall_refused_total",
+    "seawall_hold_seconds_count",
+    "seawall_admission_rate",
+    "seawall_admission_tokens",
+    "seawall_upstream_in_flight",
+    "seawall_connack_seconds_count",
+    "seawall_broker_connacks_total",
+    "seawall_upstream_up",
+    "seawall_relay_bytes_total",
+    "seawall_closed_total",
+    "seawall_build_info",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_cpu_seconds_total",
+];
+
+#[tokio::test]
+async fn metrics_have_the_names_of_the_contract() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let server = broker.address().to_string();
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    Device::join(&daemon, Connect::v5("one")).await.close().await;
+    let metrics = daemon
+        .metrics_until("a whole life", |m| {
+            m.sum("seawall_closed_total", &[("side", "client")]) == 1.0
+        })
+        .await;
+    for name in NAMES {
+        assert!(
+            metrics.has(name, &[]),
+            "there is no {name} in {:?}",
+            metrics.names()
+        );
+    }
+    for phase in ["handshake", "connect", "held", "dialing", "relaying", "refusing"] {
+        assert!(
+            metrics.has("seawall_connections_open", &[("phase", phase)]),
+            "phase {phase}"
+        );
+    }
+    let life = [
+        ("seawall_connections_total", vec![]),
+        (
+            "seawall_handshakes_total",
+            vec![("kind", "full"), ("version", "1.3")],
+        ),
+        (
+            "seawall_connects_total",
+            vec![("decision", "admitted"), ("protocol", "5"), ("lane", "default")],
+        ),
+        (
+            "seawall_broker_connacks_total",
+            vec![("server", server.as_str()), ("code", "0")],
+        ),
+        ("seawall_connack_seconds_count", vec![("server", server.as_str())]),
+        (
+            "seawall_closed_total",
+            vec![("side", "client"), ("phase", "relaying")],
+        ),
+        ("seawall_upstream_up", vec![("server", server.as_str())]),
+        ("seawall_build_info", vec![]),
+    ];
+    for (name, labels) in life {
+        assert_eq!(metrics.sum(name, &labels), 1.0, "{name} {labels:?} in\n{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn ids_and_addresses_are_no_labels() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    Device::join(&daemon, Connect::v311("warm-up"))
+        .await
+        .close()
+        .await;
+    daemon
+        .metrics_until("closed", |m| m.sum("seawall_closed_total", &[]) == 1.0)
+        .await;
+    let before = daemon.metrics().await.series();
+    for number in 0..100 {
+        let id = format!("label-{number}");
+        Device::join(&daemon, Connect::v311(&id)).await.close().await;
+    }
+    daemon
+        .metrics_until("closed", |m| m.sum("seawall_closed_total", &[]) == 101.0)
+        .await;
+    assert_eq!(daemon.metrics().await.series(), before);
+    assert!(
+        !http::get(daemon.admin(), "/metrics")
+            .await
+            .body
+            .contains("label-")
+    );
+}
+
+#[tokio::test]
+async fn health_readiness_and_status() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let _session = Device::join(&daemon, Connect::v311("one")).await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(http::get(daemon.admin(), path).await.status, 200, "{path}");
+    }
+    let status = http::get(daemon.admin(), "/status").await;
+    assert_eq!(status.status, 200);
+    assert!(
+        status
+            .head
+            .to_ascii_lowercase()
+            .contains("content-type: application/json"),
+        "{}",
+        status.head
+    );
+    let parsed: serde_json::Value = serde_json::from_str(&status.body).expect("/status is JSON");
+    assert!(parsed.is_object());
+    let metrics = http::get(daemon.admin(), "/metrics").await;
+    assert!(
+        metrics
+            .head
+            .to_ascii_lowercase()
+            .contains("content-type: text/plain"),
+        "{}",
+        metrics.head
+    );
+    assert_eq!(http::get(daemon.admin(), "/nothing-here").await.status, 404);
+    let post = format!(
+        "POST /healthz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
+        daemon.admin()
+    );
+    assert_eq!(http::request(daemon.admin(), &post).await.status, 405);
+}
+
+#[tokio::test]
+async fn not_ready_while_no_broker_is_usable() {
+    let scene = Scene::new();
+    let daemon = Daemon::start(&scene, nobody().await, &[]);
+    let mut device = Device::dial(&daemon).await;
+    device.send(&Connect::v311("alone").bytes()).await;
+    assert_eq!(device.packet().await[3], 3);
+    assert_ne!(http::get(daemon.admin(), "/readyz").await.status, 200);
+    assert_eq!(http::get(daemon.admin(), "/healthz").await.status, 200);
+    daemon
+        .metrics_until("a broker that is down", |m| {
+            m.sum("seawall_upstream_up", &[]) == 0.0
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn ready_again_once_the_broker_is_back() {
+    let scene = Scene::new();
+    let address = nobody().await;
+    let daemon = Daemon::start(&scene, address, &[]);
+    let mut device = Device::dial(&daemon).await;
+    device.send(&Connect::v311("alone").bytes()).await;
+    assert_eq!(device.packet().await[3], 3);
+    let _broker = Stub::start_at(address, |mut link| async move {
+        link.accept().await;
+        link.listen().await;
+    })
+    .await;
+    let _session = Device::join(&daemon, Connect::v311("back")).await;
+    assert_eq!(http::get(daemon.admin(), "/readyz").await.status, 200);
+    assert_eq!(daemon.metrics().await.sum("seawall_upstream_up", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn idle_visitors_do_not_block_the_scrape() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut idle = Vec::new();
+    for _ in 0..50 {
+        idle.push(TcpStream::connect(daemon.admin()).await.unwrap());
+    }
+    within(
+        Duration::from_secs(2),
+        "a scrape beside idle visitors",
+        daemon.metrics(),
+    )
+    .await;
+}

@@ -1,0 +1,289 @@
+//! CONNECT on its way to the broker: any segmentation, every byte as it came, exactly once.
+
+use crate::rig::device::hex;
+use crate::rig::packet::{self, connack_v5};
+use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, within};
+use std::time::Duration;
+
+/// Everything that a CONNECT can have, and a SUBSCRIBE behind it.
+fn rich(level: u8) -> Vec<u8> {
+    let session_expiry = [0x11, 0, 0, 0, 60];
+    let connect = Connect {
+        keep_alive: 60,
+        will: Some(("last/will", b"gone")),
+        username: Some("user"),
+        password: Some(&[0, 0xFF, 0xFE, b'p']),
+        properties: if level == 5 { &session_expiry } else { &[] },
+        ..Connect::level(level, "device-1")
+    };
+    [connect.bytes(), packet::subscribe(level, "a/b", 1)].concat()
+}
+
+#[tokio::test]
+async fn split_at_every_byte_offset() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut visits = 0;
+    for level in [3, 4, 5] {
+        let bytes = rich(level);
+        for offset in 1..bytes.len() {
+            let mut device = Device::dial(&daemon).await;
+            device.send(&bytes[..offset]).await;
+            // Long enough for the daemon to have seen the first part alone, most times.
+            tokio::time::sleep(Duration::from_micros(300)).await;
+            device.send(&bytes[offset..]).await;
+            device.expect_packet(&packet::accepted(level)).await;
+            let visit = broker.visit(visits).await;
+            assert_eq!(
+                hex(&visit.received_at_least(bytes.len()).await),
+                hex(&bytes),
+                "split at {offset}"
+            );
+            device.close().await;
+            visits += 1;
+        }
+    }
+    assert_eq!(broker.visits(), visits);
+}
+
+#[tokio::test]
+async fn one_tls_record_a_byte() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    for (index, level) in [3, 4, 5].into_iter().enumerate() {
+        let bytes = rich(level);
+        let mut device = Device::dial(&daemon).await;
+        for byte in &bytes {
+            device.send(&[*byte]).await;
+        }
+        device.expect_packet(&packet::accepted(level)).await;
+        assert_eq!(
+            hex(&broker.visit(index).await.received_at_least(bytes.len()).await),
+            hex(&bytes)
+        );
+    }
+}
+
+#[tokio::test]
+async fn large_credentials_and_wills_pass() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let binary: Vec<u8> = (0..65_535_u32).map(|number| (number % 251) as u8).collect();
+    let mut expected = Vec::new();
+    for level in [3, 4, 5] {
+        for (password, will) in [(4096, 0), (16_384, 0), (65_535, 0), (65_535, 65_535)] {
+            let connect = Connect {
+                username: Some("user"),
+                password: Some(&binary[..password]),
+                will: (will > 0).then_some(("will", &binary[..will])),
+                ..Connect::level(level, "token-bearer")
+            };
+            let _session = Device::join(&daemon, connect).await;
+            expected.push(connect.bytes());
+        }
+    }
+    for (index, bytes) in expected.iter().enumerate() {
+        let received = broker.visit(index).await.received_at_least(bytes.len()).await;
+        assert!(
+            received == *bytes,
+            "CONNECT {index}: {} for {}",
+            hex(&received),
+            hex(bytes)
+        );
+    }
+}
+
+#[tokio::test]
+async fn odd_but_legal_connects_go_to_the_broker_as_they_are() {
+    let long_id = "i".repeat(65_535);
+    let odd = [
+        Connect {
+            level: 0x83,
+            name: "MQIsdp",
+            ..Connect::v311("bridge")
+        },
+        Connect {
+            level: 0x84,
+            ..Connect::v311("bridge")
+        },
+        Connect {
+            level: 0x83,
+            ..Connect::v311("bridge")
+        },
+        Connect {
+            level: 0x84,
+            name: "MQIsdp",
+            ..Connect::v311("bridge")
+        },
+        Connect {
+            level: 3,
+            ..Connect::v311("name and level disagree")
+        },
+        Connect {
+            level: 4,
+            name: "MQIsdp",
+            ..Connect::v311("name and level disagree")
+        },
+        Connect::v311("🌊/ü/\"'\n\r\t\\"),
+        Connect::v311("../../etc/passwd"),
+        Connect::v311(&long_id),
+        Connect {
+            password: Some(b"a password without a name"),
+            ..Connect::v5("v5 allows it")
+        },
+        Connect {
+            username: Some(""),
+            password: Some(b""),
+            ..Connect::v311("empty credentials")
+        },
+        Connect {
+            will: Some(("will", b"")),
+            ..Connect::v311("empty will")
+        },
+        Connect {
+            keep_alive: u16::MAX,
+            ..Connect::v5("patient")
+        },
+    ];
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    for (index, connect) in odd.iter().enumerate() {
+        let _session = Device::join(&daemon, *connect).await;
+        let bytes = connect.bytes();
+        let received = broker.visit(index).await.received_at_least(bytes.len()).await;
+        assert_eq!(hex(&received), hex(&bytes));
+    }
+    assert!(!daemon.stderr().contains("passwd"), "a client wrote into the log");
+}
+
+#[tokio::test]
+async fn header_bits_of_a_3_1_connect_are_ignored() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut bytes = Connect::level(3, "old").bytes();
+    bytes[0] = 0x1F;
+    let _session = Device::join_raw(&daemon, 3, &bytes).await;
+    assert_eq!(hex(&broker.visit(0).await.received()), hex(&bytes));
+}
+
+#[tokio::test]
+async fn bytes_behind_the_connect_arrive_once_and_in_order() {
+    let scene = Scene::new();
+    // Late enough that all of it has to wait.
+    let broker = Stub::start(|mut link| async move {
+        link.packet().await;
+        tokio::time::sleep(Duration::from_millis(150)).await;
+        link.send(&packet::accepted(4)).await;
+        link.listen().await;
+    })
+    .await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    for (index, pieces) in [1, 7, 400].into_iter().enumerate() {
+        let mut bytes = Connect::v311("eager").bytes();
+        for number in 0..200_u16 {
+            bytes.extend(packet::publish(
+                4,
+                "order",
+                Some(number + 1),
+                &number.to_be_bytes(),
+            ));
+        }
+        let mut device = Device::dial(&daemon).await;
+        for piece in bytes.chunks(bytes.len().div_ceil(pieces)) {
+            device.send(piece).await;
+        }
+        device.expect_packet(&packet::accepted(4)).await;
+        let received = broker.visit(index).await.received_at_least(bytes.len()).await;
+        assert!(
+            received == bytes,
+            "in {pieces} pieces: {} for {}",
+            hex(&received),
+            hex(&bytes)
+        );
+        device.close().await;
+        broker.visit(index).await.end().await;
+        assert_eq!(broker.visit(index).await.received().len(), bytes.len());
+    }
+}
+
+const METHOD: &str = "K1";
+
+fn connect_with_method() -> Vec<u8> {
+    let property = [&[0x15][..], &packet::text(METHOD.as_bytes())].concat();
+    Connect {
+        properties: &property,
+        ..Connect::v5("careful")
+    }
+    .bytes()
+}
+
+#[tokio::test]
+async fn auth_rounds_come_before_the_connack() {
+    let scene = Scene::new();
+    let broker = Stub::start(|mut link| async move {
+        link.packet().await;
+        for round in 0..3 {
+            link.send(&packet::auth(METHOD, &[b'?', round])).await;
+            let answer = link.packet().await.unwrap();
+            assert_eq!(hex(&answer), hex(&packet::auth(METHOD, &[b'!', round])));
+        }
+        link.send(&connack_v5(0)).await;
+        link.echo().await;
+    })
+    .await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut device = Device::dial(&daemon).await;
+    device.send(&connect_with_method()).await;
+    for round in 0..3 {
+        device.expect_packet(&packet::auth(METHOD, &[b'?', round])).await;
+        device.send(&packet::auth(METHOD, &[b'!', round])).await;
+    }
+    device.expect_packet(&connack_v5(0)).await;
+    device.send(&packet::PINGREQ).await;
+    device.expect_packet(&packet::PINGREQ).await;
+    let metrics = daemon.metrics().await;
+    assert_eq!(metrics.sum("seawall_broker_connacks_total", &[]), 1.0);
+    assert_eq!(metrics.sum("seawall_upstream_in_flight", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn auth_rounds_have_an_end() {
+    let scene = Scene::new();
+    let broker = Stub::start(|mut link| async move {
+        while link.packet().await.is_some() {
+            link.send(&packet::auth(METHOD, b"again")).await;
+        }
+    })
+    .await;
+    let daemon = Daemon::start(
+        &scene,
+        broker.address(),
+        &[("upstream.connack_timeout", "\"1s\"")],
+    );
+    let mut device = Device::dial(&daemon).await;
+    device.send(&connect_with_method()).await;
+    let play_along = async {
+        while let Ok(packet) = device.try_packet().await {
+            if packet[0] == 0x20 {
+                assert_eq!(packet[3], 0x88, "{}", hex(&packet));
+                return device;
+            }
+            // The daemon may have ended it already.
+            let _ = device.try_send(&packet::auth(METHOD, b"and again")).await;
+        }
+        device
+    };
+    let device = within(PATIENCE, "the end of the AUTH rounds", play_along).await;
+    assert_eq!(device.rest(PATIENCE).await.1, End::Clean);
+    broker.visit(0).await.end().await;
+    daemon
+        .metrics_until("nothing in flight", |m| {
+            m.sum("seawall_upstream_in_flight", &[]) == 0.0
+        })
+        .await;
+}

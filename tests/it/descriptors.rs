@@ -1,0 +1,131 @@
+//! Too few descriptors for all who come.
+
+use crate::rig::daemon::{binary, configuration};
+use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+#[tokio::test]
+async fn more_clients_than_descriptors() {
+    const LIMIT: u32 = 128;
+    const CLIENTS: usize = 300;
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let file = scene.write("seawall.toml", &configuration(&scene, broker.address(), &[]));
+    let daemon = Daemon::launch(
+        Command::new("sh")
+            .arg("-c")
+            .arg(format!("ulimit -n {LIMIT}; exec \"$0\" run --config \"$1\""))
+            .arg(binary())
+            .arg(file),
+    );
+    let baseline = daemon.descriptors();
+    let mut sessions = Vec::new();
+    for _ in 0..10 {
+        sessions.push(Device::join(&daemon, Connect::v311("early")).await);
+    }
+
+    let mut crowd = Vec::new();
+    for _ in 0..CLIENTS {
+        // Who is shed may be reset before it knows that it was connected.
+        crowd.extend(TcpStream::connect(daemon.address()).await);
+    }
+    let (from, used_before) = (Instant::now(), daemon.processor_time());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let share =
+        daemon.processor_time().saturating_sub(used_before).as_secs_f64() / from.elapsed().as_secs_f64();
+    eprintln!(
+        "{:.1} % of a core with {CLIENTS} clients on {LIMIT} descriptors",
+        share * 100.0
+    );
+    assert!(share < 0.2, "{:.0} % of a core", share * 100.0);
+
+    let metrics = daemon.metrics().await;
+    assert!(metrics.sum("seawall_shed_total", &[]) > 0.0, "{metrics}");
+    // A steady client that was there before is none the worse.
+    for device in &mut sessions {
+        device.send(&crate::rig::packet::PINGREQ).await;
+    }
+    for index in 0..sessions.len() {
+        let visit = broker.visit(index).await;
+        let connect = Connect::v311("early").bytes().len();
+        assert!(
+            visit
+                .received_at_least(connect + 2)
+                .await
+                .ends_with(&crate::rig::packet::PINGREQ)
+        );
+    }
+
+    drop(crowd);
+    daemon.descriptors_back_to(baseline + 2 * sessions.len()).await;
+    for _ in 0..20 {
+        let _session = Device::join(&daemon, Connect::v311("after")).await;
+    }
+    drop(sessions);
+    daemon.descriptors_back_to(baseline).await;
+}
+
+#[tokio::test]
+async fn sessions_up_to_the_last_descriptor() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let file = scene.write("seawall.toml", &configuration(&scene, broker.address(), &[]));
+    let daemon = Daemon::launch(
+        Command::new("sh")
+            .args(["-c", "ulimit -n 96; exec \"$0\" run --config \"$1\""])
+            .arg(binary())
+            .arg(file),
+    );
+    let baseline = daemon.descriptors();
+    let mut sessions = Vec::new();
+    for number in 0..120 {
+        let id = format!("device-{number}");
+        let joining = async {
+            let mut device = Device::try_dial(daemon.address()).await.ok()?;
+            device.try_send(&Connect::v311(&id).bytes()).await.ok()?;
+            let connack = device.try_packet().await.ok()?;
+            (connack[3] == 0).then_some(device)
+        };
+        let joined = tokio::time::timeout(Duration::from_secs(5), joining).await;
+        sessions.extend(joined.expect("a client was left without an answer"));
+    }
+    assert!(
+        (10..48).contains(&sessions.len()),
+        "{} sessions on 96 descriptors",
+        sessions.len()
+    );
+    daemon.metrics().await;
+    drop(sessions);
+    daemon.descriptors_back_to(baseline).await;
+    let _session = Device::join(&daemon, Connect::v311("after")).await;
+    eventually("nothing but readiness", || daemon.stderr().lines().count() < 50).await;
+}
+
+#[tokio::test]
+async fn max_connections_sheds_the_rest() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[("listen.max_connections", "5")]);
+    let mut sessions = Vec::new();
+    for _ in 0..5 {
+        sessions.push(Device::join(&daemon, Connect::v311("early")).await);
+    }
+    for _ in 0..3 {
+        assert!(
+            Device::try_dial(daemon.address()).await.is_err(),
+            "a sixth client got TLS"
+        );
+    }
+    daemon
+        .metrics_until("three shed", |m| {
+            m.sum("seawall_shed_total", &[("reason", "max-connections")]) == 3.0
+        })
+        .await;
+    sessions.pop().unwrap().close().await;
+    daemon
+        .metrics_until("a free place", |m| m.sum("seawall_connections_open", &[]) == 4.0)
+        .await;
+    let _session = Device::join(&daemon, Connect::v311("late")).await;
+}

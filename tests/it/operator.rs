@@ -1,0 +1,239 @@
+//! Starting, failing to start, and ending: exit codes and messages.
+
+use crate::rig::daemon::{binary, configuration};
+use crate::rig::process::{Finished, run};
+use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, eventually};
+use rustix::process::Signal;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Nobody is dialled before a client comes.
+const BROKER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1883);
+
+fn seawall(arguments: &[&str], environment: &[(&str, &str)]) -> Finished {
+    let mut command = Command::new(binary());
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(environment.iter().copied());
+    run("seawall", &mut command, PATIENCE)
+}
+
+fn with_file(command: &str, file: &Path, more: &[&str]) -> Finished {
+    seawall(
+        &[&[command, "--config", file.to_str().unwrap()], more].concat(),
+        &[],
+    )
+}
+
+fn good(scene: &Scene) -> PathBuf {
+    scene.write("seawall.toml", &configuration(scene, BROKER, &[]))
+}
+
+#[track_caller]
+fn expect(finished: &Finished, code: i32, words: &[&str]) {
+    let all = format!("{}{}", finished.stdout, finished.stderr);
+    assert_eq!(finished.code, Some(code), "{all}");
+    for word in words {
+        assert!(all.contains(word), "no {word:?} in {all:?}");
+    }
+    assert!(!all.contains("panicked"), "{all}");
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let scene = Scene::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _taken = TcpListener::bind(taken).unwrap();
+    for key in ["listen.addresses", "admin.address"] {
+        let value = if key == "admin.address" {
+            format!("{:?}", taken.to_string())
+        } else {
+            format!("[\"{taken}\"]")
+        };
+        let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &[(key, &value)]));
+        expect(&with_file("run", &file, &[]), 71, &[&taken.to_string()]);
+    }
+}
+
+#[test]
+fn certificates_and_keys_that_are_no_good() {
+    let scene = Scene::new();
+    scene.write(
+        "garbage.pem",
+        "-----BEGIN CERTIFICATE-----\nnot base64 at all !!\n-----END CERTIFICATE-----\n",
+    );
+    scene.write("empty.pem", "");
+    let table = [
+        ("tls.certificate", "missing.pem", "missing.pem"),
+        ("tls.certificate", "garbage.pem", "garbage.pem"),
+        ("tls.certificate", "empty.pem", "empty.pem"),
+        ("tls.certificate", "", "tls.certificate"),
+        ("tls.private_key", "missing.key", "missing.key"),
+        ("tls.private_key", "empty.pem", "empty.pem"),
+        ("tls.private_key", "ecdsa.pem", "ecdsa.pem"),
+        // A key that belongs to another certificate.
+        ("tls.private_key", "rsa.key", "tls."),
+    ];
+    for (key, name, words) in table {
+        let value = format!("{:?}", scene.text_path(name));
+        let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &[(key, &value)]));
+        for command in ["check", "run"] {
+            expect(&with_file(command, &file, &[]), 78, &[words]);
+        }
+    }
+}
+
+#[test]
+fn a_key_that_may_not_be_read() {
+    if rustix::process::geteuid().is_root() {
+        // Root reads everything; a folder in place of the file is what root can't read.
+        let scene = Scene::new();
+        std::fs::create_dir(scene.path("folder")).unwrap();
+        let value = format!("{:?}", scene.text_path("folder"));
+        let file = scene.write(
+            "seawall.toml",
+            &configuration(&scene, BROKER, &[("tls.private_key", &value)]),
+        );
+        expect(&with_file("check", &file, &[]), 78, &["folder"]);
+        return;
+    }
+    let scene = Scene::new();
+    let key = scene.path("ecdsa.key");
+    std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+    expect(
+        &with_file("check", &good(&scene), &[]),
+        78,
+        &["ecdsa.key", "ermission"],
+    );
+}
+
+#[test]
+fn check_says_yes_or_lists_every_mistake() {
+    let scene = Scene::new();
+    expect(&with_file("check", &good(&scene), &[]), 0, &[]);
+    expect(
+        &with_file("check", &scene.path("nowhere.toml"), &[]),
+        78,
+        &["nowhere.toml"],
+    );
+
+    let mistakes = [
+        ("admission.rate", "\"fast\""),
+        ("admission.brust", "5"),
+        ("refusal.method", "\"slam\""),
+        ("tls.certificate", "\"/nowhere/cert.pem\""),
+        ("upstream.connect_timeout", "3"),
+    ];
+    let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &mistakes));
+    let words = [
+        "admission.rate",
+        "fast",
+        "brust",
+        "burst",
+        "slam",
+        "close",
+        "/nowhere/cert.pem",
+        "connect_timeout",
+    ];
+    for command in ["check", "run"] {
+        expect(&with_file(command, &file, &[]), 78, &words);
+    }
+}
+
+#[test]
+fn flags_beat_environment_and_environment_beats_the_file() {
+    let scene = Scene::new();
+    let file = scene.write(
+        "seawall.toml",
+        &configuration(&scene, BROKER, &[("admission.rate", "11")]),
+    );
+    let file = file.to_str().unwrap();
+    let print = ["check", "--print", "--config", file];
+    let environment = [("SEAWALL_ADMISSION__RATE", "22")];
+    let flag = [&print[..], &["--set", "admission.rate=33"]].concat();
+    for (arguments, environment, rate) in [
+        (&print[..], &[][..], "11"),
+        (&print[..], &environment[..], "22"),
+        (&flag[..], &environment[..], "33"),
+    ] {
+        let finished = seawall(arguments, environment);
+        expect(&finished, 0, &[]);
+        let printed: toml::Table = finished
+            .stdout
+            .parse()
+            .expect("the printed configuration is TOML");
+        let found = printed["admission"]["rate"].to_string();
+        assert_eq!(found.trim_end_matches(".0"), rate);
+    }
+    // What is printed can be read again.
+    let printed = seawall(&print, &[]).stdout;
+    let again = scene.write("again.toml", &printed);
+    expect(&with_file("check", &again, &[]), 0, &[]);
+}
+
+#[test]
+fn command_lines_that_are_none() {
+    for arguments in [&["fly"][..], &["run", "--no-such-flag"], &[], &["check", "--set"]] {
+        let finished = seawall(arguments, &[]);
+        assert_eq!(finished.code, Some(64), "{arguments:?}: {}", finished.stderr);
+        assert!(!finished.stderr.is_empty());
+    }
+    for arguments in [&["--help"][..], &["--version"], &["run", "--help"]] {
+        expect(&seawall(arguments, &[]), 0, &["seawall"]);
+    }
+}
+
+#[tokio::test]
+async fn a_service_manager_ends_it() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    for signal in [Signal::TERM, Signal::INT] {
+        let daemon = Daemon::start(&scene, broker.address(), &[]);
+        daemon.signal(signal);
+        assert_eq!(daemon.wait_for_end(PATIENCE).code(), Some(0), "idle, {signal:?}");
+    }
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let _session = Device::join(&daemon, Connect::v311("in session")).await;
+    daemon.signal(Signal::TERM);
+    let status = daemon.wait_for_end(Duration::from_secs(45));
+    assert_eq!(status.code(), Some(0), "with a session");
+}
+
+#[tokio::test]
+async fn descriptors_0_to_2_that_came_closed_are_not_given_to_clients() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let value = format!("[\"{port}\"]");
+    let settings = [("listen.addresses", value.as_str())];
+    let file = scene.write(
+        "seawall.toml",
+        &configuration(&scene, broker.address(), &settings),
+    );
+    let mut process = crate::rig::process::Process::start(
+        "seawall",
+        Command::new("sh")
+            .args(["-c", "exec \"$0\" run --config \"$1\" 0<&- 1>&- 2>&-"])
+            .arg(binary())
+            .arg(file),
+    );
+    eventually("it listens", || {
+        if let Some(status) = process.ended() {
+            panic!("seawall ended: {status}");
+        }
+        std::net::TcpStream::connect(port).is_ok()
+    })
+    .await;
+    let mut device = Device::try_dial(port).await.unwrap();
+    device.send(&Connect::v311("one").bytes()).await;
+    device.expect_packet(&crate::rig::packet::accepted(4)).await;
+    for descriptor in 0..3 {
+        let target = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", process.id()));
+        assert_eq!(target.unwrap(), Path::new("/dev/null"), "descriptor {descriptor}");
+    }
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(Duration::from_secs(45)).code(), Some(0));
+}

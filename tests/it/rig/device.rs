@@ -1,0 +1,216 @@
+//! A client of raw bytes over TLS: every write is one TLS record, and every kind of end is told from the others.
+
+use super::certificates::certificates;
+use super::packet::{Connect, accepted};
+use super::{Daemon, PATIENCE, within};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// How the other side ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `close_notify`, then FIN.
+    Clean,
+    /// FIN without `close_notify`: an error to many clients.
+    Truncated,
+    /// RST.
+    Reset,
+}
+
+/// A connected client.
+pub struct Device {
+    stream: TlsStream<TcpStream>,
+}
+
+impl Device {
+    /// TLS is up when it returns.
+    pub async fn dial(daemon: &Daemon) -> Self {
+        within(PATIENCE, "TLS", Self::try_dial(daemon.address()))
+            .await
+            .expect("TLS")
+    }
+
+    pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let connector = TlsConnector::from(Arc::clone(tls_settings()));
+        Ok(Self {
+            stream: connector.connect(name, tcp).await?,
+        })
+    }
+
+    /// In session: the CONNECT was sent, and the broker has answered that it is content.
+    pub async fn join(daemon: &Daemon, connect: Connect<'_>) -> Self {
+        Self::join_raw(daemon, connect.level, &connect.bytes()).await
+    }
+
+    /// The same with the bytes of a CONNECT of that level.
+    #[track_caller]
+    pub fn join_raw(daemon: &Daemon, level: u8, connect: &[u8]) -> impl Future<Output = Self> {
+        let at = std::panic::Location::caller();
+        async move {
+            let mut device = Self::dial(daemon).await;
+            device.send(connect).await;
+            let connack = device.packet().await;
+            assert_eq!(hex(&connack), hex(&accepted(level)), "at {at}");
+            device
+        }
+    }
+
+    /// One TLS record (up to 16 KiB).
+    pub async fn send(&mut self, bytes: &[u8]) {
+        self.try_send(bytes)
+            .await
+            .expect("the connection takes no more bytes");
+    }
+
+    pub async fn try_send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// The next packet, whole.
+    pub async fn packet(&mut self) -> Vec<u8> {
+        self.packet_within(PATIENCE).await
+    }
+
+    pub async fn packet_within(&mut self, patience: Duration) -> Vec<u8> {
+        within(patience, "a packet", read_packet(&mut self.stream))
+            .await
+            .expect("a packet")
+    }
+
+    pub async fn try_packet(&mut self) -> io::Result<Vec<u8>> {
+        read_packet(&mut self.stream).await
+    }
+
+    #[track_caller]
+    pub fn expect_packet(&mut self, expected: &[u8]) -> impl Future<Output = ()> {
+        let at = std::panic::Location::caller();
+        async move {
+            let packet = self.packet().await;
+            assert_eq!(hex(&packet), hex(expected), "at {at}");
+        }
+    }
+
+    /// Everything up to the end, and how it came; the end must come within `patience`.
+    pub async fn rest(self, patience: Duration) -> (Vec<u8>, End) {
+        within(patience, "the end of the connection", self.read_to_end()).await
+    }
+
+    async fn read_to_end(mut self) -> (Vec<u8>, End) {
+        let mut bytes = Vec::new();
+        let end = match self.stream.read_to_end(&mut bytes).await {
+            Ok(_) => {
+                let (mut tcp, _) = self.stream.into_inner();
+                // After close_notify there must be a FIN as well.
+                if tcp.read(&mut [0]).await.is_ok_and(|count| count == 0) {
+                    End::Clean
+                } else {
+                    End::Reset
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => End::Truncated,
+            Err(_) => End::Reset,
+        };
+        (bytes, end)
+    }
+
+    /// The connection ends with exactly these bytes before it, cleanly and within a second.
+    #[track_caller]
+    pub fn expect_last(self, expected: &[u8]) -> impl Future<Output = ()> {
+        let at = std::panic::Location::caller();
+        async move {
+            let (bytes, end) = self.rest(PATIENCE).await;
+            assert_eq!((hex(&bytes), end), (hex(expected), End::Clean), "at {at}");
+        }
+    }
+
+    /// Says good-bye to TLS and TCP, as `close_notify` and FIN.
+    pub async fn close(mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// `close_notify` and FIN, and goes on reading.
+    pub async fn finish_sending(&mut self) {
+        self.stream.shutdown().await.unwrap();
+    }
+
+    /// RST at once.
+    pub fn reset(self) {
+        let (tcp, _) = self.stream.into_inner();
+        tcp.set_zero_linger().unwrap();
+    }
+
+    /// FIN without `close_notify`: a process that was killed.
+    pub fn vanish(self) {
+        drop(self.stream.into_inner());
+    }
+
+    /// Both halves, for use by two tasks.
+    pub fn split(
+        self,
+    ) -> (
+        tokio::io::ReadHalf<TlsStream<TcpStream>>,
+        tokio::io::WriteHalf<TlsStream<TcpStream>>,
+    ) {
+        tokio::io::split(self.stream)
+    }
+}
+
+/// Trusts the throw-away authority; never resumes, so that a handshake is a handshake.
+pub fn tls_settings() -> &'static Arc<ClientConfig> {
+    static ONCE: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(certificates().authority.as_bytes()).unwrap())
+            .unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut settings = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        settings.resumption = rustls::client::Resumption::disabled();
+        Arc::new(settings)
+    })
+}
+
+/// One MQTT packet.
+pub async fn read_packet(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut packet = vec![stream.read_u8().await?];
+    let mut length = 0;
+    for place in 0..4 {
+        let byte = stream.read_u8().await?;
+        packet.push(byte);
+        length |= usize::from(byte & 0x7F) << (7 * place);
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    let start = packet.len();
+    packet.resize(start + length, 0);
+    stream.read_exact(&mut packet[start..]).await?;
+    Ok(packet)
+}
+
+/// `20 02 00 03`, as the specifications write it.
+pub fn hex(bytes: &[u8]) -> String {
+    let shown: Vec<String> = bytes.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
+    if bytes.len() > 64 {
+        format!("{} … {} bytes", shown.join(" "), bytes.len())
+    } else {
+        shown.join(" ")
+    }
+}
