@@ -1,6 +1,6 @@
 //! The broker's pulse: how many CONNECTs it may have in flight, and how many a second, found from its answers alone.
 //!
-//! The law is a gradient on latency (`docs/decisions/0002-adaptive-law.md`): the window grows while answers come about as fast as
+//! The law is a gradient on latency (`docs/decisions/0006-adaptive-law.md`): the window grows while answers come about as fast as
 //! from a broker with nothing to do, and shrinks as they slow down. What "nothing to do" means is measured, by
 //! halving the window for one round every now and then. The rate is a ceiling above the throughput that the window
 //! has shown: in flight beats rate.

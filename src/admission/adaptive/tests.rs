@@ -127,7 +127,7 @@ fn it_follows_a_broker_that_halves_and_recovers() {
     );
 }
 
-/// The figures of `docs/decisions/0002-adaptive-law.md`: every other law fails one of the brokers.
+/// The figures of `docs/decisions/0006-adaptive-law.md`: every other law fails one of the brokers.
 #[test]
 fn its_rivals_fail_one_broker_at_least() {
     let (table, good) = trial::table();
