@@ -40,7 +40,11 @@ impl Device {
     }
 
     pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
-        let tcp = TcpStream::connect(address).await?;
+        Self::over(TcpStream::connect(address).await?).await
+    }
+
+    /// Over a connection on which something may have been said already.
+    pub async fn over(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
         let connector = TlsConnector::from(Arc::clone(tls_settings()));
