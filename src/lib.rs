@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
@@ -41,6 +41,8 @@ pub mod gate;
 pub mod listener;
 #[cfg(feature = "daemon")]
 pub mod mqtt;
+#[cfg(feature = "daemon")]
+pub mod proxy_header;
 #[cfg(feature = "daemon")]
 pub mod reason;
 #[cfg(feature = "daemon")]

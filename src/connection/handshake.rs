@@ -48,10 +48,15 @@ impl NoHandshake {
 
 impl Life<'_> {
     /// TLS, all of it before one deadline. Counts what comes of it.
-    pub(super) async fn shake_hands(&mut self, socket: TcpStream) -> Result<Client, NoHandshake> {
-        let result = self.begin(socket).await;
+    pub(super) async fn shake_hands(
+        &mut self,
+        socket: TcpStream,
+        begun: Vec<u8>,
+    ) -> Result<Client, NoHandshake> {
+        let result = self.begin(socket, begun).await;
         match &result {
             Ok(_) => {}
+            Err(NoHandshake::Failed(HandshakeFailure::Gone)) if self.is_health_check() => return result,
             Err(NoHandshake::Shed(reason)) => self.house.telemetry.metrics().shed(*reason),
             Err(NoHandshake::Failed(failure)) => self.attempt.handshake = Some(Err(*failure)),
         }
@@ -59,9 +64,8 @@ impl Life<'_> {
         result
     }
 
-    async fn begin(&mut self, mut socket: TcpStream) -> Result<Client, NoHandshake> {
-        let deadline = self.accepted + self.rules.connection.handshake_timeout;
-        let mut bytes = Vec::new();
+    async fn begin(&mut self, mut socket: TcpStream, mut bytes: Vec<u8>) -> Result<Client, NoHandshake> {
+        let deadline = self.handshake_deadline();
         let hello = read_hello(&mut socket, &mut bytes, deadline).await?;
         let class = self.class(&hello);
         drop(hello);
@@ -80,18 +84,18 @@ impl Life<'_> {
 
         let (tls, pool) = (&self.rules.tls, self.house.pool.as_ref());
         let shaken = tokio::select! {
-            shaken = tls.accept(socket, &bytes, deadline, self.accepted, pool) => shaken?,
+            shaken = tls.accept(socket, bytes, deadline, self.accepted, pool) => shaken?,
             () = place.taken_away() => return Err(HandshakeFailure::TooSlow.into()),
         };
-        let (client, handshake) = shaken;
-        let fell_back = class == Class::Resumed && handshake.kind == HandshakeKind::Full;
+        let fell_back = class == Class::Resumed && shaken.handshake.kind == HandshakeKind::Full;
         place.finish(if fell_back {
             Outcome::FellBack
         } else {
             Outcome::Used
         });
-        self.attempt.handshake = Some(Ok(handshake));
-        Ok(Box::new(client))
+        self.attempt.handshake = Some(Ok(shaken.handshake));
+        self.attempt.identity = shaken.identity;
+        Ok(Box::new(shaken.stream))
     }
 
     /// Who brings a ticket that opens is known, though not yet proven to be its owner.

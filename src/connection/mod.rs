@@ -2,7 +2,9 @@
 
 mod admit;
 mod handshake;
+mod introduce;
 mod open;
+mod origin;
 mod receive;
 
 use std::net::SocketAddr;
@@ -16,7 +18,9 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use self::admit::NotAdmitted;
+use self::handshake::NoHandshake;
 use self::open::NotOpened;
+use self::origin::NoOrigin;
 use self::receive::NoConnect;
 use crate::admission::Refusal;
 use crate::door::Door;
@@ -24,12 +28,13 @@ use crate::drain::Tasks;
 use crate::gate::Gate;
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
+use crate::proxy_header::{self, Header};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::relay::{self, Start, Traffic};
 use crate::socket;
 use crate::telemetry::Telemetry;
-use crate::telemetry::ending::{Attempt, Decision, Ending, Phase, Side};
+use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
 use crate::tls::{self, pool::Pool};
 use crate::upstream::{self, Answer, Brokers, Upstream};
@@ -50,6 +55,8 @@ pub struct Settings {
 pub struct Rules {
     /// `[handshake]` and `[connect]`.
     pub connection: Settings,
+    /// `listen.proxy_protocol` and `listen.trusted_proxies`.
+    pub proxy_header: proxy_header::Settings,
     /// `[refusal]`.
     pub refusal: refusal::Settings,
     /// `[upstream]`.
@@ -104,6 +111,14 @@ impl House {
         &self.traffic
     }
 
+    /// Takes other certificates for the connections that come from now on.
+    pub fn replace_tls(&self, tls: &tls::Acceptor) {
+        self.rules.rcu(|rules| Rules {
+            tls: tls.clone(),
+            ..Rules::clone(rules)
+        });
+    }
+
     /// Serves one socket, accepted just now, until its end, and writes down how it ended.
     pub fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) -> impl Future<Output = ()> + Send {
         // Not when its task first runs: in a crowd that is in another order, and the gate wants the newest first.
@@ -114,6 +129,7 @@ impl House {
                 rules: self.rules.load_full(),
                 accepted,
                 attempt: Attempt::new(number, source),
+                header: None,
                 phase: self.telemetry.metrics().enter(Phase::Handshake),
                 house: &self,
             };
@@ -160,12 +176,18 @@ struct Life<'house> {
     rules: Arc<Rules>,
     accepted: Instant,
     attempt: Attempt,
+    /// What a balancer said of it; boxed, since most connections have none and are many.
+    header: Option<Box<Header>>,
     phase: PhaseGuard,
 }
 
 impl Life<'_> {
     /// The life of a connection.
     async fn live(&mut self, socket: TcpStream) -> End {
+        let (socket, begun) = match self.identify(socket).await {
+            Ok(identified) => identified,
+            Err(end) => return end,
+        };
         // Counts for its address until the end of this life.
         let _visitor = match self.house.gate.arrive(self.attempt.source.ip()) {
             Ok(visitor) => visitor,
@@ -173,7 +195,7 @@ impl Life<'_> {
         };
 
         // Boxed: what a handshake needs is freed with it.
-        let mut client = match Box::pin(self.shake_hands(socket)).await {
+        let mut client = match Box::pin(self.shake_hands(socket, begun)).await {
             Ok(client) => client,
             Err(without) => return without.end(),
         };
@@ -183,6 +205,7 @@ impl Life<'_> {
             Ok(received) => received,
             Err(NoConnect::Invalid(error)) => return self.refuse_invalid(client, error).await,
             Err(NoConnect::TimedOut) => return self.give_up_waiting(client).await,
+            Err(NoConnect::Left) if self.is_health_check() => return End::by(Side::Client, "health check"),
             Err(NoConnect::Left) => return self.left("left before its CONNECT"),
         };
         self.note(&connect);
@@ -205,6 +228,39 @@ impl Life<'_> {
         let keep_alive = open::keep_alive(&connect, &answer, &self.rules.relay);
         drop(connect);
         self.relay(client, broker, answer, keep_alive).await
+    }
+
+    /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.
+    async fn identify(&mut self, mut socket: TcpStream) -> Result<(TcpStream, Vec<u8>), End> {
+        let peer = self.attempt.source;
+        let deadline = self.handshake_deadline();
+        let failure = match origin::read(&mut socket, peer, &self.rules.proxy_header, deadline).await {
+            Ok((header, begun)) => {
+                if let Some(Header::Proxied(route)) = header {
+                    self.attempt.source = route.source();
+                }
+                self.header = header.map(Box::new);
+                return Ok((socket, begun));
+            }
+            Err(NoOrigin::Refused(refused)) => {
+                self.house.telemetry.metrics().shed(Shed::ProxyHeader);
+                refusal::close_before_tls(socket).await;
+                return Err(End::by(Side::Proxy, refused.cause()));
+            }
+            Err(NoOrigin::TimedOut) => HandshakeFailure::Timeout,
+            Err(NoOrigin::Left) => HandshakeFailure::Gone,
+        };
+        self.attempt.handshake = Some(Err(failure));
+        Err(NoHandshake::Failed(failure).end())
+    }
+
+    fn handshake_deadline(&self) -> Instant {
+        self.accepted + self.rules.connection.handshake_timeout
+    }
+
+    /// Whether a balancer has come to see if we live: its leaving is no failure of anybody.
+    fn is_health_check(&self) -> bool {
+        self.header.as_deref() == Some(&Header::Local)
     }
 
     fn shed(&self, socket: &TcpStream, reason: Shed) -> End {
@@ -257,7 +313,7 @@ impl Life<'_> {
             version: connect.version,
             maximum_packet_size: connect.maximum_packet_size,
         };
-        let answer = refusal::answer(refusal.reason, addressee, &self.rules.refusal);
+        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
         refusal::close(client, answer.as_deref()).await;
         End::by(Side::Proxy, refusal.reason.word())
     }

@@ -2,20 +2,15 @@
 
 use std::io;
 
-use rustls::{Error, InvalidMessage, PeerIncompatible};
+use rustls::{CertificateError, Error, InvalidMessage, PeerIncompatible};
 
 use crate::telemetry::ending::HandshakeFailure;
 
 /// The cause behind an error of a handshake.
 pub(super) fn classify(error: &io::Error) -> HandshakeFailure {
-    error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<Error>())
-        .map_or(HandshakeFailure::Gone, of)
-}
-
-/// The cause behind an error of the library.
-pub(super) fn of(error: &Error) -> HandshakeFailure {
+    let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) else {
+        return HandshakeFailure::Gone;
+    };
     match error {
         Error::InvalidMessage(
             InvalidMessage::InvalidContentType
@@ -31,7 +26,24 @@ pub(super) fn of(error: &Error) -> HandshakeFailure {
         ) => HandshakeFailure::Version,
         Error::PeerIncompatible(_) => HandshakeFailure::NoSharedParameters,
         Error::AlertReceived(_) => HandshakeFailure::ClientAlert,
-        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => HandshakeFailure::ClientCertificate,
+        Error::NoCertificatesPresented => HandshakeFailure::ClientCertificateMissing,
+        Error::InvalidCertificate(error) => of_certificate(error),
+        Error::InvalidCertRevocationList(_) => HandshakeFailure::ClientCertificate,
         _ => HandshakeFailure::Protocol,
+    }
+}
+
+fn of_certificate(error: &CertificateError) -> HandshakeFailure {
+    match error {
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => HandshakeFailure::ClientCertificateExpired,
+        CertificateError::UnknownIssuer => HandshakeFailure::ClientCertificateUnknownIssuer,
+        CertificateError::Revoked => HandshakeFailure::ClientCertificateRevoked,
+        CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+            HandshakeFailure::ClientCrlExpired
+        }
+        _ => HandshakeFailure::ClientCertificate,
     }
 }

@@ -120,7 +120,11 @@ async fn who_waits_too_long_is_reset_and_the_newest_is_served() {
 async fn past_the_crowd_the_oldest_is_reset() {
     let scene = Scene::alone();
     let broker = Stub::content().await;
-    let settings = [("handshake.max_in_flight", "1"), ("handshake.max_waiting", "1"), ("log.level", "\"seawall=debug\"")];
+    let settings = [
+        ("handshake.max_in_flight", "1"),
+        ("handshake.max_waiting", "1"),
+        ("log.level", "\"seawall=debug\""),
+    ];
     let daemon = Daemon::start(&scene, broker.address(), &settings);
     let silent = holder(daemon.address()).await;
     let older = stranger(daemon.address()).await;
