@@ -18,6 +18,17 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// retransmissions, would pin a dead device's broker session for longer than any MQTT keep-alive.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Unsent bytes that the kernel keeps for a client beyond what the client's window takes.
+const UNSENT: u32 = 32 * 1024;
+
+/// Bounds what the kernel keeps for a client. Left alone it keeps megabytes, and tells of room only once a third of that
+/// is free: a client that reads 100 kB/s would seem stuck for 9 s. With this the kernel tells as soon as half of
+/// [`UNSENT`] has gone out, so that a client which takes 16 KiB within `relay.write_timeout` is seen to be alive. Not
+/// for the brokers' legs: a broker reads fast or not at all, and a flood towards it would cost a tenth more.
+pub fn bound_unsent(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_notsent_lowat(UNSENT)
+}
+
 /// Sets what every leg of ours has: no Nagle delay, keep-alive probes, a bound on unacknowledged data.
 pub fn condition(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
