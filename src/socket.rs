@@ -23,7 +23,7 @@ const UNSENT: u32 = 32 * 1024;
 
 /// Bounds what the kernel keeps for a client. Left alone it keeps megabytes, and tells of room only once a third of that
 /// is free: a client that reads 100 kB/s would seem stuck for 9 s. With this the kernel tells as soon as half of
-/// [`UNSENT`] has gone out, so that a client which takes 16 KiB within `relay.write_timeout` is seen to be alive. Not
+/// 32 KiB has gone out, so that a client which takes 16 KiB within `relay.write_timeout` is seen to be alive. Not
 /// for the brokers' legs: a broker reads fast or not at all, and a flood towards it would cost a tenth more.
 pub fn bound_unsent(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_notsent_lowat(UNSENT)
