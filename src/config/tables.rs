@@ -199,6 +199,7 @@ fn admission(table: &mut Table<'_, '_>) -> admission::Settings {
         max_held,
         dry_run,
         cost,
+        ..admission::Settings::default()
     }
 }
 

@@ -307,7 +307,7 @@ impl Life<'_> {
             version: connect.version,
             maximum_packet_size: connect.maximum_packet_size,
         };
-        let answer = refusal::answer(refusal.reason, addressee, &self.rules.refusal);
+        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
         refusal::close(client, answer.as_deref()).await;
         End::by(Side::Proxy, refusal.reason.word())
     }

@@ -72,10 +72,7 @@ impl Life<'_> {
 }
 
 fn no_broker() -> NotOpened {
-    NotOpened::Refused(Refusal {
-        reason: Reason::NoBroker,
-        retry_after: None,
-    })
+    NotOpened::Refused(Refusal::new(Reason::NoBroker))
 }
 
 /// How long the client may stay silent ([MQTT-3.1.2-22] of 5.0, [MQTT-3.1.2-24] of 3.1.1); a keep-alive of the
