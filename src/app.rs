@@ -131,6 +131,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let connect_timeout = config.upstream.connect_timeout;
     let rules = Rules {
         connection: config.connection,
+        proxy_header: config.listen.proxy_header,
         refusal: config.refusal,
         upstream: config.upstream,
         relay: config.relay,
@@ -212,9 +213,10 @@ fn accept(
     let house = Arc::clone(house);
     let connections = tasks.clone();
     let serve = move |socket, source, place| {
-        let life = Arc::clone(&house).serve(socket, source);
+        let house = Arc::clone(&house);
+        // Called in here: a life that is brought along takes its room in the task twice.
         connections.spawn(async move {
-            life.await;
+            house.serve(socket, source).await;
             drop(place);
         });
     };
