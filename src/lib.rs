@@ -6,12 +6,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
 //! | the command line | [`cli`] |
 
+pub mod moment;
 pub mod reconnect;
 
 #[cfg(feature = "daemon")]
@@ -35,9 +36,9 @@ pub mod fleet;
 #[cfg(feature = "daemon")]
 pub mod listener;
 #[cfg(feature = "daemon")]
-pub mod moment;
-#[cfg(feature = "daemon")]
 pub mod mqtt;
+#[cfg(feature = "daemon")]
+pub mod proxy_header;
 #[cfg(feature = "daemon")]
 pub mod reason;
 #[cfg(feature = "daemon")]

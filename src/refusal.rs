@@ -112,6 +112,16 @@ pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>)
     let _ = timeout(LINGER, closing).await;
 }
 
+/// The same without TLS, for who is not served at all: FIN, then a bounded moment of lingering, since a close with
+/// unread input would be a reset.
+pub async fn close_before_tls(mut socket: TcpStream) {
+    let closing = async {
+        socket.shutdown().await?;
+        drop_input(&mut socket).await
+    };
+    let _ = timeout(LINGER, closing).await;
+}
+
 async fn drop_input(socket: &mut TcpStream) -> std::io::Result<()> {
     let mut dropped = 0;
     let mut scratch = Vec::with_capacity(4096);

@@ -10,11 +10,7 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
         return;
     };
     for error in errors {
-        let key = match &error {
-            LoadError::Unreadable { key, .. } | LoadError::WrongContent { key, .. } => key,
-            LoadError::Mismatch { .. } => "tls.private_key",
-            LoadError::Unusable { .. } => "tls.certificate",
-        };
+        let key = error.key();
         let text = error.to_string();
         let found = text
             .strip_prefix(key)

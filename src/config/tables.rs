@@ -1,11 +1,12 @@
 //! The keys: each is named here once, with its kind, its range, its default and the reason for it. A new key is a
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
-use std::path::PathBuf;
+mod tls;
+
 use std::time::Duration;
 
 use super::Config;
-use super::address::{LISTEN, SERVER};
+use super::address::{LISTEN, NETWORK, SERVER};
 use super::keys::Change::{OnReload, OnRestart};
 use super::kind::{Choice, Number, Parsed, Switch, Whole};
 use super::list::List;
@@ -13,7 +14,7 @@ use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, admission, connection, listener, refusal, relay, tls, upstream};
+use crate::{admin, admission, connection, listener, proxy_header, refusal, relay, upstream};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -36,7 +37,7 @@ const MOST_TOKENS: f64 = 1_000_000.0;
 /// The whole configuration.
 pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let listen = root.table("listen", listen);
-    let tls = root.table("tls", tls);
+    let tls = root.table("tls", tls::table);
     // 15 s: a slow modem needs 10 s for a handshake (docs of PubSubClient: 15 s of patience); longer only holds
     // places for the dead.
     let timeout = Duration::from_secs(15);
@@ -95,38 +96,27 @@ fn listen(table: &mut Table<'_, '_>) -> listener::Settings {
             0 => None,
             most => Some(most as usize),
         },
+        proxy_header: proxy_protocol(table),
     }
 }
 
-fn tls(table: &mut Table<'_, '_>) -> tls::Settings {
-    let file = Parsed {
-        allowed: "path of a PEM file",
-        parse: path,
-        show: |path| path.display().to_string(),
+fn proxy_protocol(table: &mut Table<'_, '_>) -> proxy_header::Settings {
+    let modes = Choice(&[
+        ("off", proxy_header::Mode::Off),
+        ("optional", proxy_header::Mode::Optional),
+        ("required", proxy_header::Mode::Required),
+    ]);
+    // 256 networks: more than the balancers of a large site; they are gone through for each connection, in about 1 µs.
+    let networks = List {
+        item: NETWORK,
+        least: 0,
+        most: 256,
     };
-    let versions = Choice(&[("1.2", tls::MinVersion::V1_2), ("1.3", tls::MinVersion::V1_3)]);
-    // RFC 7301 section 3.1: a name has 1 to 255 bytes.
-    let alpn = Parsed {
-        allowed: "protocol name of 1 to 255 bytes such as \"mqtt\"",
-        parse: alpn,
-        show: String::clone,
-    };
-    tls::Settings {
-        certificate: table.required("certificate", OnReload, &file),
-        private_key: table.required("private_key", OnReload, &file),
-        // 1.2: most firmware in the field has nothing newer.
-        min_version: table.key("min_version", OnRestart, &versions, tls::MinVersion::V1_2),
-        // Empty: a device that offers a wrong name is still a device.
-        alpn: table.key(
-            "alpn",
-            OnRestart,
-            &List {
-                item: alpn,
-                least: 0,
-                most: 16,
-            },
-            Vec::new(),
-        ),
+    proxy_header::Settings {
+        // Off: who believes a header that anybody may send believes anybody's address.
+        mode: table.key("proxy_protocol", OnRestart, &modes, proxy_header::Mode::Off),
+        // Nobody: only the operator knows his balancers.
+        trusted: table.key("trusted_proxies", OnReload, &networks, Vec::new()),
     }
 }
 
@@ -231,12 +221,19 @@ fn upstream(table: &mut Table<'_, '_>) -> upstream::Settings {
         least: 1,
         most: 1,
     };
+    let headers = Choice(&[
+        ("off", None),
+        ("v1", Some(proxy_header::Version::V1)),
+        ("v2", Some(proxy_header::Version::V2)),
+    ]);
     upstream::Settings {
         servers: table.required("servers", OnReload, &servers),
         // 3 s: within a data centre a dial takes a millisecond; a lost SYN is sent again after one second and three.
         connect_timeout: table.key("connect_timeout", OnReload, &DEADLINE, Duration::from_secs(3)),
         // 30 s: as long as patient clients wait for it themselves.
         connack_timeout: table.key("connack_timeout", OnReload, &DEADLINE, Duration::from_secs(30)),
+        // Off: a broker that does not expect a header takes it for garbage.
+        proxy_header: table.key("proxy_protocol", OnReload, &headers, None),
     }
 }
 
@@ -287,22 +284,6 @@ fn log(table: &mut Table<'_, '_>) -> log::Settings {
         // Changes of state are at info; what a peer can cause at will is at debug.
         level: table.key("level", OnReload, &levels, "info".to_owned()),
         format: table.key("format", OnReload, &formats, log::Format::Text),
-    }
-}
-
-fn path(text: &str) -> Result<PathBuf, Option<String>> {
-    if text.trim().is_empty() || text.contains('\0') {
-        Err(None)
-    } else {
-        Ok(PathBuf::from(text))
-    }
-}
-
-fn alpn(text: &str) -> Result<String, Option<String>> {
-    if (1..=255).contains(&text.len()) {
-        Ok(text.to_owned())
-    } else {
-        Err(None)
     }
 }
 

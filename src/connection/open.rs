@@ -27,6 +27,10 @@ impl Life<'_> {
         connect: &Connect,
         permit: Permit,
     ) -> Result<(Upstream, Answer), NotOpened> {
+        let Ok(bytes) = self.introduce(client, bytes) else {
+            permit.settle(Outcome::Unused);
+            return Err(NotOpened::Left);
+        };
         let server = 0;
         self.attempt.server = Some(server);
         let settings = &self.rules.upstream;

@@ -48,17 +48,42 @@ pub enum Shed {
     MaxConnections,
     /// No file descriptor was left; the spare one was used to accept and close.
     Descriptors,
+    /// A PROXY protocol header from somebody who is not trusted, one that can't be read, or none where one is required.
+    ProxyHeader,
 }
 
 impl Shed {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 2] = [Self::MaxConnections, Self::Descriptors];
+    pub const ALL: [Self; 3] = [Self::MaxConnections, Self::Descriptors, Self::ProxyHeader];
 
     /// The metric label and audit word.
     pub const fn word(self) -> &'static str {
         match self {
             Self::MaxConnections => "max-connections",
             Self::Descriptors => "descriptors",
+            Self::ProxyHeader => "proxy-header",
+        }
+    }
+}
+
+/// What came of reading changed files: label `result` of `seawall_reloads_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reload {
+    /// What was read is in effect.
+    Done,
+    /// Something is wrong with it, and what was in effect still is.
+    Refused,
+}
+
+impl Reload {
+    /// Every result, in the order of the enum.
+    pub const ALL: [Self; 2] = [Self::Done, Self::Refused];
+
+    /// The metric label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
         }
     }
 }
@@ -257,6 +282,7 @@ macro_rules! label {
 label!(Phase, |phase| phase as usize);
 label!(Side, |side| side as usize);
 label!(Shed, |shed| shed as usize);
+label!(Reload, |reload| reload as usize);
 label!(Reason, |reason| reason as usize);
 label!(HandshakeFailure, |failure| failure as usize);
 label!(Protocol, |protocol| match protocol {
@@ -298,6 +324,7 @@ mod tests {
         holds::<Phase>();
         holds::<Side>();
         holds::<Shed>();
+        holds::<Reload>();
         holds::<Reason>();
         holds::<HandshakeFailure>();
         holds::<HandshakeKind>();

@@ -1,24 +1,37 @@
 //! TLS towards the clients.
 
 mod certificate;
+mod client_auth;
 mod failure;
+mod files;
 pub mod hello;
+mod identity;
+mod inventory;
+mod resolver;
+mod start;
 mod wire;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use rustls::crypto::aws_lc_rs;
-use rustls::server::Acceptor as HelloReader;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{NoServerSessionStorage, ServerConnection};
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
+use rustls_pki_types::UnixTime;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub use certificate::LoadError;
+pub use client_auth::{Authorities, ClientAuth, CrlExpired, Policy, RevocationList};
+pub use files::{Fingerprint, LoadError, Warning};
+pub use resolver::{BadHostName, HostName};
 
-use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, TlsVersion};
+use inventory::Inventory;
+use resolver::Resolver;
+
+use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, Identity, TlsVersion};
+use crate::telemetry::wall_clock;
 
 /// `[tls]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +44,23 @@ pub struct Settings {
     pub min_version: MinVersion,
     /// Protocols to agree to; empty: whatever the client offers is accepted.
     pub alpn: Vec<String>,
+    /// Whether clients show a certificate, and whose.
+    pub client_auth: ClientAuth,
+    /// Most bytes that one record to a client carries, without its header and what encryption adds; 64 to 16,384.
+    pub max_record: usize,
+    /// More certificates, by the name that a client asks for. Several of one name are picked by what it can verify.
+    pub hosts: Vec<Host>,
+}
+
+/// One of `tls.hosts`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The name.
+    pub name: HostName,
+    /// PEM chain.
+    pub certificate: PathBuf,
+    /// PEM private key that goes with it.
+    pub private_key: PathBuf,
 }
 
 /// `tls.min_version`.
@@ -46,23 +76,72 @@ pub enum MinVersion {
 /// relay hands on at most its own buffer beside it.
 const SESSION_BUFFER: usize = 16 * 1024;
 
-/// Ends TLS for clients.
+/// What the library counts to a record besides its content: the header of RFC 8446 section 5.1.
+const RECORD_HEADER: usize = 5;
+
+impl Settings {
+    /// What the files hold now.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self.files())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let hosts = self
+            .hosts
+            .iter()
+            .flat_map(|host| [&host.certificate, &host.private_key]);
+        let authorities = self.client_auth.authorities().into_iter();
+        let clients =
+            authorities.flat_map(|authorities| [&authorities.ca].into_iter().chain(&authorities.crl));
+        [&self.certificate, &self.private_key]
+            .into_iter()
+            .chain(hosts)
+            .chain(clients)
+            .map(PathBuf::as_path)
+    }
+}
+
+/// Ends TLS for clients. Cheap to clone; what is in use is never changed, another one takes its place.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     with_alpn: Arc<ServerConfig>,
     without_alpn: Arc<ServerConfig>,
+    policy: Arc<Policy>,
+    inventory: Arc<Inventory>,
+}
+
+/// A connection on which TLS is up.
+pub struct Established {
+    /// The connection.
+    pub stream: TlsStream<TcpStream>,
+    /// What kind of handshake it was.
+    pub handshake: Handshake,
+    /// Who the client is, where it has shown a certificate.
+    pub identity: Option<Box<Identity>>,
 }
 
 impl Acceptor {
-    /// Loads certificate and key. Every file that can't be used is in the error.
+    /// Loads everything that the settings name, all or nothing. Every file that can't be used is in the error.
     pub fn load(settings: &Settings) -> Result<Self, Vec<LoadError>> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let certified = certificate::load(&settings.certificate, &settings.private_key, &provider)?;
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions(settings.min_version))
-            .map_err(|error| vec![LoadError::Unusable { error }])?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(certified));
+        let now = now();
+        let mut inventory = Inventory::default();
+        let resolver = inventory.load(settings, &provider, now);
+        let policy = Policy::load(&settings.client_auth, &provider, now, &mut inventory.warnings);
+        let (resolver, (policy, lists)) = match (resolver, policy) {
+            (Ok(resolver), Ok(policy)) => (resolver, policy),
+            (resolver, policy) => {
+                return Err([resolver.err(), policy.err()]
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                    .collect());
+            }
+        };
+        inventory.lists = lists;
+        let policy = Arc::new(policy);
+        let config = server_config(settings, provider, Arc::new(resolver), &policy)
+            .map_err(|error| vec![LoadError::Unusable { error }])?;
         let mut with_alpn = config.clone();
         with_alpn.alpn_protocols = settings
             .alpn
@@ -72,18 +151,22 @@ impl Acceptor {
         Ok(Self {
             with_alpn: Arc::new(with_alpn),
             without_alpn: Arc::new(config),
+            policy,
+            inventory: Arc::new(inventory),
         })
     }
 
-    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`.
+    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
+    /// was read from the socket already.
     pub async fn accept(
         &self,
         socket: TcpStream,
+        begun: &[u8],
         deadline: Instant,
         accepted: Instant,
-    ) -> Result<(TlsStream<TcpStream>, Handshake), HandshakeFailure> {
+    ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
-            let start = LazyConfigAcceptor::new(HelloReader::default(), socket).await?;
+            let start = start::start(socket, begun).await?;
             let config = self.config_for(start.client_hello().alpn());
             start.into_stream(config).await
         };
@@ -101,14 +184,16 @@ impl Acceptor {
             Some(ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
             _ => TlsVersion::V1_3,
         };
-        Ok((
+        let identity = identity_of(session);
+        Ok(Established {
             stream,
-            Handshake {
+            handshake: Handshake {
                 kind,
                 version,
                 took: accepted.elapsed(),
             },
-        ))
+            identity,
+        })
     }
 
     /// A client that offers none of our protocols is served without agreeing on one: RFC 7301 would have us fail the
@@ -122,6 +207,53 @@ impl Acceptor {
             &self.without_alpn
         })
     }
+
+    /// Which client certificates are accepted.
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The server certificates, each with the time at which it expires in Unix seconds: `default`, and for each name
+    /// of `tls.hosts` that which expires first.
+    pub fn certificates(&self) -> &[(String, i64)] {
+        &self.inventory.certificates
+    }
+
+    /// The revocation lists in use.
+    pub fn revocation_lists(&self) -> &[RevocationList] {
+        &self.inventory.lists
+    }
+
+    /// What an operator should know about the files.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.inventory.warnings
+    }
+}
+
+/// Who the client of an established session is, where it has shown a certificate: now, or when the session that it
+/// resumes was made.
+pub fn identity_of(session: &ServerConnection) -> Option<Box<Identity>> {
+    identity::read(session.peer_certificates()?.first()?).map(Box::new)
+}
+
+/// The one place where a server's configuration is put together.
+fn server_config(
+    settings: &Settings,
+    provider: Arc<CryptoProvider>,
+    resolver: Arc<Resolver>,
+    policy: &Arc<Policy>,
+) -> Result<ServerConfig, rustls::Error> {
+    let versions = versions(settings.min_version);
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)?
+        .with_client_cert_verifier(policy.verifier())
+        .with_cert_resolver(resolver);
+    config.max_fragment_size = Some(settings.max_record + RECORD_HEADER);
+    if policy.asks() {
+        // The library resumes without a look at the client's certificate, which may have been revoked since.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+    }
+    Ok(config)
 }
 
 fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {
@@ -130,3 +262,11 @@ fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {
         MinVersion::V1_3 => const { &[&rustls::version::TLS13] },
     }
 }
+
+fn now() -> UnixTime {
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -42,17 +42,22 @@ impl Device {
     /// The same over TLS 1.2.
     pub async fn dial_1_2(daemon: &Daemon) -> Self {
         let settings = Arc::new(settings_for(&[&rustls::version::TLS12]));
-        within(PATIENCE, "TLS 1.2", Self::dial_with(daemon.address(), settings))
+        let tcp = TcpStream::connect(daemon.address()).await.unwrap();
+        within(PATIENCE, "TLS 1.2", Self::over_with(tcp, settings))
             .await
             .expect("TLS 1.2")
     }
 
     pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
-        Self::dial_with(address, Arc::clone(tls_settings())).await
+        Self::over(TcpStream::connect(address).await?).await
     }
 
-    async fn dial_with(address: SocketAddr, settings: Arc<ClientConfig>) -> io::Result<Self> {
-        let tcp = TcpStream::connect(address).await?;
+    /// Over a connection on which something may have been said already.
+    pub async fn over(tcp: TcpStream) -> io::Result<Self> {
+        Self::over_with(tcp, Arc::clone(tls_settings())).await
+    }
+
+    async fn over_with(tcp: TcpStream, settings: Arc<ClientConfig>) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
         Ok(Self {
