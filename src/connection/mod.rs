@@ -1,4 +1,4 @@
-//! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
+//! THE life of one connection, from accepted socket to its end: read `Life::live` from top to bottom.
 
 mod admit;
 mod handshake;
