@@ -107,6 +107,7 @@ pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartErr
 pub async fn start(config: Config) -> Result<Running, StartError> {
     let started = Instant::now();
     let descriptors = listener::raise_descriptor_limit();
+    let seen = config.tls.fingerprint();
     let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
     let listeners = bind(&config.listen)?;
     let addresses = listeners
@@ -143,7 +144,13 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         Telemetry::new(Arc::clone(&metrics)),
         tasks.clone(),
     );
-    let reloader = Reloader::new(config.tls, acceptor, Arc::clone(&house), Arc::clone(&metrics));
+    let reloader = Reloader::new(
+        config.tls,
+        seen,
+        acceptor,
+        Arc::clone(&house),
+        Arc::clone(&metrics),
+    );
 
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use rustls::ProtocolVersion;
+use rustls::server::ServerConnection;
+use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::{Client, Life};
-use crate::proxy_header::{self, Header, Route, Session};
+use crate::proxy_header::{self, Certificate, Header, Route, Session};
 
 impl Life<'_> {
     /// `bytes`, the first for the broker, with a header before them where `upstream.proxy_protocol` has one: so that both
@@ -15,8 +16,8 @@ impl Life<'_> {
             return Ok(bytes);
         };
         let (socket, session) = client.get_ref();
-        let route = match self.header {
-            Some(Header::Proxied(route)) => route,
+        let route = match self.header.as_deref() {
+            Some(Header::Proxied(route)) => *route,
             Some(Header::Local) | None => Route::new(self.attempt.source, socket.local_addr()?),
         };
         let session = Session {
@@ -24,12 +25,22 @@ impl Life<'_> {
                 Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             },
-            certificate: None,
+            certificate: self.certificate(session),
             server_name: session.server_name(),
             alpn: session.alpn_protocol(),
         };
         let mut introduced = proxy_header::write(version, route, &session);
         introduced.extend(bytes);
         Ok(introduced)
+    }
+
+    /// The client's certificate: a session resumes with the one that it was made with.
+    fn certificate(&self, session: &ServerConnection) -> Option<Certificate<'_>> {
+        session.peer_certificates().filter(|chain| !chain.is_empty())?;
+        let identity = self.attempt.identity.as_deref();
+        Some(Certificate {
+            common_name: identity.and_then(|identity| identity.common_name.as_deref()),
+            resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
+//! THE life of one connection, from accepted socket to its end: read `Life::live` from top to bottom.
 
 mod admit;
 mod introduce;
@@ -162,8 +162,8 @@ struct Life<'house> {
     rules: Arc<Rules>,
     accepted: Instant,
     attempt: Attempt,
-    /// What a balancer said of it.
-    header: Option<Header>,
+    /// What a balancer said of it; boxed, since most connections have none and are many.
+    header: Option<Box<Header>>,
     phase: PhaseGuard,
 }
 
@@ -175,11 +175,10 @@ impl Life<'_> {
             Err(end) => return end,
         };
 
-        let mut client = match self.shake_hands(socket, &begun).await {
+        let mut client = match self.shake_hands(socket, begun).await {
             Ok(client) => client,
             Err(failure) => return after_failed_handshake(failure),
         };
-        drop(begun);
 
         self.phase.to(Phase::Connect);
         let (connect, mut bytes) = match receive::connect(&mut client, &self.rules.connection).await {
@@ -220,7 +219,7 @@ impl Life<'_> {
                 if let Some(Header::Proxied(route)) = header {
                     self.attempt.source = route.source();
                 }
-                self.header = header;
+                self.header = header.map(Box::new);
                 return Ok((socket, begun));
             }
             Err(NoOrigin::Refused(refused)) => {
@@ -241,11 +240,11 @@ impl Life<'_> {
 
     /// Whether a balancer has come to see if we live: its leaving is no failure of anybody.
     fn is_health_check(&self) -> bool {
-        self.header == Some(Header::Local)
+        self.header.as_deref() == Some(&Header::Local)
     }
 
     /// TLS, all of it before one deadline.
-    async fn shake_hands(&mut self, socket: TcpStream, begun: &[u8]) -> Result<Client, HandshakeFailure> {
+    async fn shake_hands(&mut self, socket: TcpStream, begun: Vec<u8>) -> Result<Client, HandshakeFailure> {
         let deadline = self.handshake_deadline();
         // Boxed for the same reason: what a handshake needs is freed with it.
         let shaken = Box::pin(self.rules.tls.accept(socket, begun, deadline, self.accepted)).await;

@@ -161,12 +161,12 @@ impl Acceptor {
     pub async fn accept(
         &self,
         socket: TcpStream,
-        begun: &[u8],
+        begun: Vec<u8>,
         deadline: Instant,
         accepted: Instant,
     ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
-            let start = start::start(socket, begun).await?;
+            let start = start::start(socket, &begun).await?;
             let config = self.config_for(start.client_hello().alpn());
             start.into_stream(config).await
         };
