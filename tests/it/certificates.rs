@@ -129,15 +129,13 @@ async fn the_name_and_what_the_client_can_verify_pick_the_certificate() {
     let scene = Scene::new();
     let broker = Stub::content().await;
     let authority = authority();
-    let mut serial = 1;
-    for (name, algorithm) in [
+    for (serial, (name, algorithm)) in (1..).zip([
         ("default", &PKCS_ECDSA_P256_SHA256),
         ("both-rsa", &PKCS_RSA_SHA256),
         ("both-ecdsa", &PKCS_ECDSA_P256_SHA256),
         ("wild", &PKCS_ECDSA_P256_SHA256),
-    ] {
+    ]) {
         leaf(&scene, &authority, name, serial, algorithm);
-        serial += 1;
     }
     let path = |name: &str| format!("{:?}", scene.text_path(name));
     let host = |name: &str, file: &str| {
