@@ -18,9 +18,11 @@ use crate::config::Config;
 use crate::connection::{House, Rules};
 use crate::door::Door;
 use crate::drain::Tasks;
+use crate::gate::Gate;
 use crate::listener::{self, BindError, Places};
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Metrics;
+use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
 
@@ -124,6 +126,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .collect();
     let metrics = Metrics::new(&names)?;
     let tasks = Tasks::new();
+    let gate = Gate::new(&config.gate, config.sources);
+    let pool = Arc::new(Pool::start()?);
     let door = Door::new(config.admission);
     let brokers = Brokers::new(&config.upstream.servers);
     brokers.look_up().await;
@@ -139,6 +143,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     };
     let house = House::new(
         rules,
+        Arc::clone(&gate),
+        pool,
         Arc::clone(&door),
         Arc::clone(&brokers),
         Telemetry::new(Arc::clone(&metrics)),
@@ -152,6 +158,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         Arc::clone(&metrics),
     );
 
+    tasks.spawn_until_stopped(Arc::clone(&gate).release_waiting());
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout));
@@ -159,6 +166,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         accept(listener, &house, &places, &metrics, &tasks);
     }
     let watched = Watched {
+        gate,
         door: Arc::clone(&door),
         brokers,
         metrics: Arc::clone(&metrics),
@@ -282,6 +290,7 @@ impl Running {
 
 /// What the admin pages look at.
 struct Watched {
+    gate: Arc<Gate>,
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     metrics: Arc<Metrics>,
@@ -294,6 +303,8 @@ impl admin::State for Watched {
         for (server, up) in self.brokers.up().enumerate() {
             self.metrics.upstream_up(server, up);
         }
+        let gate = self.gate.snapshot();
+        self.metrics.gate(gate.handshakes, gate.sources);
         let (up, down) = self.house.traffic().take();
         self.metrics.relayed(up, down);
         self.door.snapshot()

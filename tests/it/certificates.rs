@@ -73,6 +73,13 @@ fn revoke(scene: &Scene, authority: &Authority, name: &str, revoked: &[u64]) {
 
 /// A client that trusts `authority`, and shows `NAME.pem` if that is given.
 fn client(scene: &Scene, authority: &Authority, name: Option<&str>) -> TlsConnector {
+    let mut config = settings(scene, authority, name);
+    config.resumption = Resumption::disabled();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// The same, and resumes what it can.
+fn settings(scene: &Scene, authority: &Authority, name: Option<&str>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(authority.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -80,16 +87,14 @@ fn client(scene: &Scene, authority: &Authority, name: Option<&str>) -> TlsConnec
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let mut config = match name {
+    match name {
         None => builder.with_no_client_auth(),
         Some(name) => {
             let certificate = CertificateDer::from_pem_file(scene.path(&format!("{name}.pem"))).unwrap();
             let key = PrivateKeyDer::from_pem_file(scene.path(&format!("{name}.key"))).unwrap();
             builder.with_client_auth_cert(vec![certificate], key).unwrap()
         }
-    };
-    config.resumption = Resumption::disabled();
-    TlsConnector::from(Arc::new(config))
+    }
 }
 
 /// TLS, a CONNECT and its answer; the certificate that the server has shown.
@@ -129,12 +134,12 @@ async fn the_name_and_what_the_client_can_verify_pick_the_certificate() {
     let scene = Scene::new();
     let broker = Stub::content().await;
     let authority = authority();
-    for (serial, (name, algorithm)) in (1..).zip([
-        ("default", &PKCS_ECDSA_P256_SHA256),
-        ("both-rsa", &PKCS_RSA_SHA256),
-        ("both-ecdsa", &PKCS_ECDSA_P256_SHA256),
-        ("wild", &PKCS_ECDSA_P256_SHA256),
-    ]) {
+    for (serial, name, algorithm) in [
+        (1, "default", &PKCS_ECDSA_P256_SHA256),
+        (2, "both-rsa", &PKCS_RSA_SHA256),
+        (3, "both-ecdsa", &PKCS_ECDSA_P256_SHA256),
+        (4, "wild", &PKCS_ECDSA_P256_SHA256),
+    ] {
         leaf(&scene, &authority, name, serial, algorithm);
     }
     let path = |name: &str| format!("{:?}", scene.text_path(name));
@@ -387,6 +392,11 @@ async fn a_revoked_client_is_turned_away_and_counted() {
         connector(None),
     );
     visit(daemon.address(), &sensor).await.unwrap();
+    // One that has sessions to resume, of both kinds of visit: its first and a later one.
+    let saving = TlsConnector::from(Arc::new(settings(&scene, &authority, Some("sensor"))));
+    for _ in 0..2 {
+        visit(daemon.address(), &saving).await.unwrap();
+    }
     assert!(visit(daemon.address(), &nobody).await.is_err());
     let failures = "seawall_handshake_failures_total";
     let counted = |cause| daemon.metrics_until(cause, move |m| m.sum(failures, &[("cause", cause)]) == 1.0);
@@ -399,6 +409,9 @@ async fn a_revoked_client_is_turned_away_and_counted() {
     visit(daemon.address(), &neighbour).await.unwrap();
     let causes = counted("client-certificate-revoked").await;
     assert_eq!(causes.sum(failures, &[]), 2.0, "{causes}");
+    for _ in 0..3 {
+        assert!(visit(daemon.address(), &saving).await.is_err(), "resumed");
+    }
     assert!(
         causes.sum("seawall_client_crl_expiry_seconds", &[]) > 3e10,
         "{causes}"

@@ -28,6 +28,7 @@ mod certificates;
 mod connect;
 mod demo;
 mod descriptors;
+mod gate;
 mod latency;
 mod operator;
 mod peers;

@@ -8,6 +8,7 @@ use prometheus::{
     Registry,
 };
 
+use crate::admission::{gate, sources};
 use crate::mqtt::Protocol;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
@@ -122,6 +123,49 @@ impl Clients {
             Ok(Handshake { kind, took, .. }) => measure(self.handshake_seconds.get(kind), took),
             Err(failure) => add(self.handshake_failures.get(failure), 1),
         }
+    }
+}
+
+/// The gate before TLS.
+pub(super) struct Gate {
+    in_flight: IntGauge,
+    waiting: Each<HandshakeKind, IntGauge>,
+    sources: IntGauge,
+    untracked: IntCounter,
+}
+
+impl Gate {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let in_flight = IntGauge::new("seawall_handshakes_in_flight", "Handshakes being worked on")?;
+        let waiting = Opts::new(
+            "seawall_handshakes_waiting",
+            "Connections that wait for a place or a token",
+        );
+        let waiting = registered(registry, IntGaugeVec::new(waiting, &["kind"])?)?;
+        let sources = IntGauge::new("seawall_sources", "Source addresses that are remembered")?;
+        let untracked = "seawall_sources_untracked_total";
+        Ok(Self {
+            in_flight: registered(registry, in_flight)?,
+            waiting: Each::build(|kind: HandshakeKind| waiting.with_label_values(&[kind.word()])),
+            sources: registered(registry, sources)?,
+            untracked: counter(
+                registry,
+                untracked,
+                "Connections let in without limits for their address",
+            )?,
+        })
+    }
+
+    pub(super) fn set(&self, handshakes: gate::Snapshot, sources: sources::Snapshot) {
+        set(Some(&self.in_flight), handshakes.in_flight);
+        set(
+            self.waiting.get(HandshakeKind::Resumed),
+            handshakes.waiting_resumed,
+        );
+        set(self.waiting.get(HandshakeKind::Full), handshakes.waiting_full);
+        set(Some(&self.sources), sources.sources);
+        self.untracked
+            .inc_by(sources.untracked.saturating_sub(self.untracked.get()));
     }
 }
 
@@ -364,6 +408,12 @@ fn each_pair<A: Label, B: Label>(counters: &IntCounterVec) -> Each<A, Each<B, In
 pub(super) fn add(counter: Option<&IntCounter>, amount: u64) {
     if let Some(counter) = counter {
         counter.inc_by(amount);
+    }
+}
+
+fn set(gauge: Option<&IntGauge>, value: usize) {
+    if let Some(gauge) = gauge {
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
     }
 }
 
