@@ -3,6 +3,7 @@
 mod certificate;
 mod failure;
 pub mod hello;
+pub mod ticket;
 mod wire;
 
 use std::path::PathBuf;
