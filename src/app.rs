@@ -147,6 +147,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         door: Arc::clone(&door),
         brokers,
         metrics: Arc::clone(&metrics),
+        house,
         tasks: tasks.clone(),
     };
     let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
@@ -259,6 +260,7 @@ struct Watched {
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     metrics: Arc<Metrics>,
+    house: Arc<House>,
     tasks: Tasks,
 }
 
@@ -267,6 +269,8 @@ impl admin::State for Watched {
         for (server, up) in self.brokers.up().enumerate() {
             self.metrics.upstream_up(server, up);
         }
+        let (up, down) = self.house.traffic().take();
+        self.metrics.relayed(up, down);
         self.door.snapshot()
     }
 

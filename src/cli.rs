@@ -10,6 +10,9 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
+use crate::fleet::certificates::{self, Certificates, CertificatesError};
+use crate::fleet::demo::{self, DemoError};
+use crate::reconnect::Policy;
 use crate::telemetry::log;
 
 /// Admission control between a fleet of MQTT devices and its broker.
@@ -51,7 +54,7 @@ enum Command {
         /// Folder for the PEM files; made where it is missing
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
-        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and ::1
+        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`
         #[arg(long, value_name = "DNS")]
         name: Vec<String>,
     },
@@ -66,8 +69,10 @@ struct DemoFlags {
     #[arg(long, value_name = "R")]
     rate: Option<f64>,
     /// How the devices pause between attempts
-    #[arg(long, value_name = "P", default_value = "fixed")]
-    policy: String,
+    ///
+    /// One of fixed, exponential, proportional, full, equal, decorrelated, slot.
+    #[arg(long, value_name = "P", default_value_t = Policy::Fixed)]
+    policy: Policy,
     /// Keep running after the storm, for trials by hand
     #[arg(long)]
     stay: bool,
@@ -86,7 +91,7 @@ struct ConfigurationFlags {
     config: Option<PathBuf>,
     /// Set one key, such as `--set admission.rate=500`; beats environment and file
     ///
-    /// Lists are separated by commas. As environment variable: SEAWALL_ADMISSION__RATE=500.
+    /// Lists are separated by commas. As environment variable: `SEAWALL_ADMISSION__RATE=500`.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -100,8 +105,12 @@ enum Failure {
     Start(#[from] StartError),
     #[error("a second signal cut the drain short")]
     CutShort,
-    #[error("not built in yet: {0}")]
-    Unfinished(String),
+    #[error(transparent)]
+    Certificates(#[from] CertificatesError),
+    #[error(transparent)]
+    Demo(#[from] DemoError),
+    #[error("the fleet did not come back")]
+    NotBack,
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
     #[error("the runtime can't be started: {0}")]
@@ -110,28 +119,48 @@ enum Failure {
     Log(#[from] log::LogError),
 }
 
+/// A check or run that ended in failure.
+const FAILED: u8 = 1;
+// Numbers of sysexits(3).
+const USAGE: u8 = 64;
+const BUG: u8 = 70;
+const SYSTEM: u8 = 71;
+const CONFIGURATION: u8 = 78;
+
 impl Failure {
-    /// The exit code of the contract; numbers of sysexits(3).
+    /// The exit code of the contract.
     const fn code(&self) -> u8 {
-        const BUG: u8 = 70;
-        const SYSTEM: u8 = 71;
-        const CONFIGURATION: u8 = 78;
         match self {
-            Self::Configuration(_) | Self::Start(StartError::Tls(_)) => CONFIGURATION,
-            Self::Start(StartError::Bind(_) | StartError::Admin(_) | StartError::System(_))
-            | Self::Output(_)
-            | Self::Runtime(_) => SYSTEM,
+            Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
+            Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
+            Self::Output(_) | Self::Runtime(_) | Self::Demo(DemoError::System(_)) => SYSTEM,
+            Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
+                CertificatesError::Name { .. } => USAGE,
+                CertificatesError::Foreign { .. } => FAILED,
+                CertificatesError::Io { .. } => SYSTEM,
+                CertificatesError::Generate(_) => BUG,
+            },
             // A level that the configuration took is one that the log takes.
-            Self::Start(StartError::Metrics(_)) | Self::Log(_) | Self::Unfinished(_) => BUG,
-            Self::CutShort => 1,
+            Self::Log(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => BUG,
+            Self::CutShort
+            | Self::NotBack
+            | Self::Demo(DemoError::Bystanders(_) | DemoError::NotFilled { .. }) => FAILED,
         }
+    }
+}
+
+const fn start_code(error: &StartError) -> u8 {
+    match error {
+        StartError::Tls(_) => CONFIGURATION,
+        StartError::Bind(_) | StartError::Admin(_) | StartError::System(_) => SYSTEM,
+        StartError::Metrics(_) => BUG,
     }
 }
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
     // The panic's own message is on stderr already; its exit code would be 101.
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or(ExitCode::from(70))
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(ExitCode::from(BUG))
 }
 
 fn run() -> ExitCode {
@@ -140,13 +169,13 @@ fn run() -> ExitCode {
         Err(error) => {
             // Help and version go to stdout and are no error. Whoever closed the pipe has seen enough.
             let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 64 } else { 0 });
+            return ExitCode::from(if error.use_stderr() { USAGE } else { 0 });
         }
     };
     let done = match arguments.command {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
-        Command::Demo(flags) => demo(&flags),
+        Command::Demo(flags) => demo(flags),
         Command::Certs { out, name } => certs(&out, &name),
     };
     match done {
@@ -159,7 +188,8 @@ fn run() -> ExitCode {
 }
 
 fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
-    let config = config::load(&flags.sources())?;
+    // Checked first, so that files which can't be loaded are reported with all other mistakes and with their lines.
+    let config = config::check(&flags.sources())?;
     log::start(&config.log)?;
     let runtime = runtime()?;
     let ended = runtime.block_on(app::run(config, &mut io::stdout()));
@@ -187,14 +217,49 @@ fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
     }
 }
 
-// CALL SITE: `fleet::demo::run`.
-fn demo(flags: &DemoFlags) -> Result<(), Failure> {
-    Err(Failure::Unfinished(format!("{flags:?}")))
+fn demo(flags: DemoFlags) -> Result<(), Failure> {
+    let DemoFlags {
+        devices,
+        rate,
+        policy,
+        stay,
+        upstream,
+        out,
+    } = flags;
+    let devices = usize::try_from(devices).unwrap_or(usize::MAX);
+    let options = demo::Options {
+        devices,
+        policy,
+        rate,
+        stay,
+        upstream,
+        certificates: out,
+    };
+    let runtime = runtime()?;
+    let ended = runtime.block_on(demo::run(&options, &mut io::stdout()));
+    // A name lookup that hangs must not hold the end of the process.
+    runtime.shutdown_background();
+    if ended?.all_back() {
+        Ok(())
+    } else {
+        Err(Failure::NotBack)
+    }
 }
 
-// CALL SITE: `fleet::certificates::write`.
 fn certs(out: &Path, names: &[String]) -> Result<(), Failure> {
-    Err(Failure::Unfinished(format!("certs {} {names:?}", out.display())))
+    let Certificates {
+        ca,
+        server,
+        server_key,
+        client,
+        client_key,
+    } = certificates::write(out, names)?;
+    let mut stdout = io::stdout().lock();
+    for path in [ca, server, server_key, client, client_key] {
+        // The files are there; whoever closed the pipe knows their names.
+        let _ = writeln!(stdout, "{}", path.display());
+    }
+    Ok(())
 }
 
 /// One worker a core: TLS and the relay never wait on anything but the network.

@@ -75,7 +75,7 @@ fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
-    socket::condition(SockRef::from(&socket))?;
+    socket::condition(&SockRef::from(&socket))?;
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     TcpListener::from_std(socket.into())
@@ -157,12 +157,11 @@ where
         match listener.accept().await {
             Ok((socket, source)) => {
                 metrics.accepted();
-                match places.take() {
-                    Some(place) => serve(socket, source, place),
-                    None => {
-                        metrics.shed(Shed::MaxConnections);
-                        socket::reset(&socket);
-                    }
+                if let Some(place) = places.take() {
+                    serve(socket, source, place);
+                } else {
+                    metrics.shed(Shed::MaxConnections);
+                    socket::reset(&socket);
                 }
             }
             Err(error) => recover(&error, &listener, &metrics, &mut spare).await,
@@ -189,9 +188,7 @@ async fn recover(error: &io::Error, listener: &TcpListener, metrics: &Metrics, s
                 sleep(EXHAUSTED_BACKOFF).await;
             }
         }
-        Some(Errno::NOMEM | Errno::NOBUFS) => sleep(EXHAUSTED_BACKOFF).await,
-        // ECONNABORTED and the network's own errors are over with the connection that had them. Anything else is
-        // unknown to us: a loop that can't make progress must not burn a core.
+        // ECONNABORTED and the network's own errors are over with the connection that had them.
         Some(
             Errno::CONNABORTED
             | Errno::INTR
@@ -205,6 +202,7 @@ async fn recover(error: &io::Error, listener: &TcpListener, metrics: &Metrics, s
             | Errno::NETUNREACH
             | Errno::PERM,
         ) => tokio::task::yield_now().await,
+        // No memory, no buffers, or unknown to us: a loop that can't make progress must not burn a core.
         _ => sleep(EXHAUSTED_BACKOFF).await,
     }
 }

@@ -19,7 +19,7 @@ const KEEPALIVE_RETRIES: u32 = 4;
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Sets what every leg of ours has: no Nagle delay, keep-alive probes, a bound on unacknowledged data.
-pub fn condition(socket: SockRef<'_>) -> io::Result<()> {
+pub fn condition(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_TIME)

@@ -66,7 +66,7 @@ fn endpoint(text: &str) -> Result<Endpoint, Option<String>> {
     }
     if let Ok(address) = text.parse::<SocketAddr>() {
         return if address.port() == 0 {
-            Err(port_zero())
+            Err(Some(port_zero()))
         } else {
             Ok(Endpoint::Address(address))
         };
@@ -79,7 +79,7 @@ fn endpoint(text: &str) -> Result<Endpoint, Option<String>> {
     };
     let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let port: u16 = match port.parse() {
-        Ok(0) => return Err(port_zero()),
+        Ok(0) => return Err(Some(port_zero())),
         Ok(port) if digits => port,
         _ => return Err(Some("the port is a number from 1 to 65535".to_owned())),
     };
@@ -121,8 +121,8 @@ fn is_host_name(host: &str) -> bool {
     host.len() <= 253 && host.split('.').all(label) && !last.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn port_zero() -> Option<String> {
-    Some("port 0 can't be dialled".to_owned())
+fn port_zero() -> String {
+    "port 0 can't be dialled".to_owned()
 }
 
 fn address_hint(text: &str, port: u16) -> Option<String> {

@@ -31,11 +31,7 @@ impl File {
         self.syntax.iter().all(|mistake| match &mistake.place {
             Some(Place::Line {
                 line: broken, source, ..
-            }) => {
-                broken != line
-                    && !source.trim_start().starts_with('[')
-                    && !mistake.found.starts_with("unclosed")
-            }
+            }) => broken != line && !source.trim_start().starts_with('[') && !is_open(&mistake.found),
             _ => false,
         })
     }
@@ -60,12 +56,21 @@ pub(super) fn read(path: &Path, places: &mut Places) -> Result<File, Mistake> {
             hint: syntax_hint(error.message()),
         })
         .collect();
-    syntax.dedup();
+    syntax.sort_by_key(Mistake::line);
+    // What more is wrong with a line, and with all that an open list takes in, are consequences.
+    syntax.dedup_by_key(|mistake| mistake.line());
+    let open = syntax.iter().position(|mistake| is_open(&mistake.found));
+    syntax.truncate(open.map_or(syntax.len(), |open| open + 1));
     let values = lines.table(table.get_ref());
     Ok(File {
         layer: Layer(Value::new(None, ValueKind::Table(values))),
         syntax,
     })
+}
+
+/// Whether the message is about a list or table that has no end, or whose end was not found where it should be.
+fn is_open(message: &str) -> bool {
+    message.starts_with("unclosed") || message.starts_with("missing comma")
 }
 
 fn contents(path: &Path) -> Result<String, Mistake> {
@@ -101,7 +106,7 @@ fn contents(path: &Path) -> Result<String, Mistake> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let before = error.as_bytes().get(..valid).unwrap_or_default();
-        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        let line = before.split(|byte| *byte == b'\n').count();
         wrong(
             format!("not UTF-8: line {line}, byte {valid} of the file"),
             Some("save it as UTF-8"),
@@ -116,6 +121,8 @@ fn syntax_hint(message: &str) -> Option<String> {
         "each key and each [table] stands once"
     } else if message.contains("leading zero") {
         "numbers have no leading zero"
+    } else if message.contains("missing comma") {
+        "a list that begins above has no comma or no ] here"
     } else if message.contains("key with no value") {
         "a line is key = value or [table]"
     } else {
@@ -158,7 +165,7 @@ impl Lines<'_> {
         let place = self.place(&span);
         let key = key.map(|key| self.place(&key));
         let origin = self.places.in_file(place, key, written);
-        Value::new(origin.as_ref(), kind)
+        Value::new(Some(&origin), kind)
     }
 
     /// Line and column of a span of bytes, and what of it is on that line.

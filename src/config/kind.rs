@@ -1,7 +1,5 @@
 //! The kinds of values that a key can have: how each is read from TOML and from text, what it allows, how it is shown.
 
-use std::time::Duration;
-
 use config::ValueKind;
 use toml::de::DeValue;
 
@@ -79,90 +77,6 @@ impl<S: Scalar> Kind for S {
     }
 }
 
-/// A list of at least `least` and at most `most` values.
-pub(super) struct List<S> {
-    pub(super) item: S,
-    pub(super) least: usize,
-    pub(super) most: usize,
-}
-
-impl<S: Scalar> Kind for List<S> {
-    type Value = Vec<S::Value>;
-
-    fn read(&self, found: Found<'_>, places: &Places) -> Result<Vec<S::Value>, Vec<Wrong>> {
-        let read: Vec<Result<S::Value, Vec<Wrong>>> = match found.raw {
-            Raw::Text(text) => text
-                .split(',')
-                .map(str::trim)
-                .filter(|part| !text.trim().is_empty() || !part.is_empty())
-                .map(|part| {
-                    self.item.read(
-                        Found {
-                            raw: Raw::Text(part),
-                            ..found
-                        },
-                        places,
-                    )
-                })
-                .collect(),
-            Raw::List(values) => values
-                .iter()
-                .map(|value| self.item.read(Found::of(value, places), places))
-                .collect(),
-            Raw::String(text) => {
-                return Err(vec![
-                    found.wrong(self.allowed(), Some(format!("in brackets: [{text:?}]"))),
-                ]);
-            }
-            _ => return Err(vec![found.wrong(self.allowed(), None)]),
-        };
-        let count = read.len();
-        let mut values = Vec::with_capacity(count);
-        let mut wrongs = Vec::new();
-        for (index, result) in read.into_iter().enumerate() {
-            match result {
-                Ok(value) => values.push(value),
-                Err(wrong) => {
-                    wrongs.extend(wrong.into_iter().map(|wrong| Wrong {
-                        index: Some(index),
-                        ..wrong
-                    }));
-                }
-            }
-        }
-        if count < self.least || count > self.most {
-            let found_count = format!("found {count} {}", if count == 1 { "entry" } else { "entries" });
-            wrongs.push(Wrong {
-                found: found_count,
-                ..found.wrong(self.allowed(), None)
-            });
-        }
-        if wrongs.is_empty() {
-            Ok(values)
-        } else {
-            Err(wrongs)
-        }
-    }
-
-    fn show(&self, values: &Vec<S::Value>) -> toml::Value {
-        toml::Value::Array(
-            values
-                .iter()
-                .map(|value| Scalar::show(&self.item, value))
-                .collect(),
-        )
-    }
-
-    fn allowed(&self) -> String {
-        let count = match (self.least, self.most) {
-            (1, 1) => return format!("a list of one: {}", Scalar::allowed(&self.item)),
-            (0, most) => format!("up to {most}"),
-            (least, most) => format!("{least} to {most}"),
-        };
-        format!("a list of {count}: each {}", Scalar::allowed(&self.item))
-    }
-}
-
 impl<'a> Raw<'a> {
     fn of(kind: &'a ValueKind, text: bool) -> Self {
         match kind {
@@ -179,7 +93,7 @@ impl<'a> Raw<'a> {
     }
 
     /// The text of a string, wherever it came from.
-    fn text(self) -> Option<&'a str> {
+    pub(super) fn text(self) -> Option<&'a str> {
         match self {
             Self::Text(text) | Self::String(text) => Some(text),
             _ => None,
@@ -324,98 +238,6 @@ impl Scalar for Number {
     }
 }
 
-/// A time such as `"250ms"`, from `least` to `most`.
-pub(super) struct Span {
-    pub(super) least: Duration,
-    pub(super) most: Duration,
-}
-
-/// Units of time in microseconds, largest first.
-const TIMES: [(&str, u64); 6] = [
-    ("d", 86_400_000_000),
-    ("h", 3_600_000_000),
-    ("m", 60_000_000),
-    ("s", 1_000_000),
-    ("ms", 1_000),
-    ("us", 1),
-];
-
-impl Scalar for Span {
-    type Value = Duration;
-
-    fn parse(&self, raw: Raw<'_>) -> Result<Duration, Option<String>> {
-        let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}s\""))),
-            Raw::Number(value) if value.is_finite() => {
-                return Err(Some(format!("a unit, in quotes: \"{value}s\"")));
-            }
-            other => other.text().ok_or(None)?,
-        };
-        let value = quantity(text, &TIMES).map(Duration::from_micros).ok_or_else(|| {
-            text.trim()
-                .parse::<f64>()
-                .ok()
-                .filter(|value| value.is_finite() && *value >= 0.0)
-                .map_or_else(|| quoted(text), |_| Some(format!("a unit: \"{}s\"", text.trim())))
-        })?;
-        if (self.least..=self.most).contains(&value) {
-            Ok(value)
-        } else {
-            Err(None)
-        }
-    }
-
-    fn show(&self, value: &Duration) -> toml::Value {
-        toml::Value::String(span(*value))
-    }
-
-    fn allowed(&self) -> String {
-        format!(
-            "a duration in us, ms, s, m, h or d such as \"250ms\" or \"1m30s\", from {} to {}",
-            span(self.least),
-            span(self.most)
-        )
-    }
-}
-
-/// A size such as `"64KiB"` in bytes, from `least` to `most`.
-pub(super) struct Size {
-    pub(super) least: u64,
-    pub(super) most: u64,
-}
-
-/// Units of size in bytes, largest first.
-const SIZES: [(&str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
-
-impl Scalar for Size {
-    type Value = u64;
-
-    fn parse(&self, raw: Raw<'_>) -> Result<u64, Option<String>> {
-        let text = match raw {
-            Raw::Integer(value) => return Err(Some(format!("a unit, in quotes: \"{value}B\""))),
-            other => other.text().ok_or(None)?,
-        };
-        let value = quantity(text, &SIZES).ok_or_else(|| size_hint(text))?;
-        if (self.least..=self.most).contains(&value) {
-            Ok(value)
-        } else {
-            Err(None)
-        }
-    }
-
-    fn show(&self, value: &u64) -> toml::Value {
-        toml::Value::String(size(*value))
-    }
-
-    fn allowed(&self) -> String {
-        format!(
-            "a size in B, KiB, MiB or GiB such as \"64KiB\", from {} to {}",
-            size(self.least),
-            size(self.most)
-        )
-    }
-}
-
 /// One of a few words.
 pub(super) struct Choice<T: 'static>(pub(super) &'static [(&'static str, T)]);
 
@@ -432,9 +254,10 @@ impl<T: Copy + PartialEq> Scalar for Choice<T> {
             .find(|(word, _)| *word == text)
             .map(|(_, value)| *value)
             .ok_or_else(|| {
-                similar(text, self.0.iter().map(|(word, _)| *word))
-                    .map(|word| format!("did you mean \"{word}\"?"))
-                    .or_else(|| quoted(text))
+                quoted(text).or_else(|| {
+                    similar(text, self.0.iter().map(|(word, _)| *word))
+                        .map(|word| format!("did you mean \"{word}\"?"))
+                })
             })
     }
 
@@ -478,7 +301,7 @@ impl<T> Scalar for Parsed<T> {
 }
 
 /// Who writes `--set key='"value"'` has the rules of the file in mind.
-fn quoted(text: &str) -> Option<String> {
+pub(super) fn quoted(text: &str) -> Option<String> {
     text.starts_with('"')
         .then(|| "without the inner quotes".to_owned())
 }
@@ -499,77 +322,4 @@ fn number(text: &str) -> Option<f64> {
         DeValue::Float(value) => value.as_str().parse().ok(),
         _ => None,
     }
-}
-
-/// One or more numbers with a unit each, such as `1m30s` or `0.5s`, summed up in the smallest unit.
-fn quantity(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let mut rest = text.trim();
-    let mut sum: u64 = 0;
-    if rest.is_empty() {
-        return None;
-    }
-    while !rest.is_empty() {
-        let digits = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
-        let (figure, tail) = rest.split_at_checked(digits)?;
-        let letters = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at_checked(letters)?;
-        let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-        sum = sum.checked_add(scaled(figure, *factor)?)?;
-        rest = tail;
-    }
-    Some(sum)
-}
-
-/// `figure`, which may have a fraction, times `factor`; `None` where that is not whole.
-fn scaled(figure: &str, factor: u64) -> Option<u64> {
-    let (whole, fraction) = figure.split_once('.').unwrap_or((figure, "0"));
-    let mut value = whole.parse::<u64>().ok()?.checked_mul(factor)?;
-    let places = u32::try_from(fraction.len()).ok()?;
-    let part = fraction.parse::<u64>().ok()?.checked_mul(factor)?;
-    let scale = 10_u64.checked_pow(places)?;
-    if part % scale != 0 {
-        return None;
-    }
-    value = value.checked_add(part / scale)?;
-    Some(value)
-}
-
-/// In the largest unit that is exact.
-fn span(value: Duration) -> String {
-    exact(u64::try_from(value.as_micros()).unwrap_or(u64::MAX), &TIMES, "0s")
-}
-
-fn size(value: u64) -> String {
-    exact(value, &SIZES, "0B")
-}
-
-fn exact(value: u64, units: &[(&str, u64)], zero: &str) -> String {
-    units
-        .iter()
-        .find(|(_, factor)| value >= *factor && value % factor == 0)
-        .map_or_else(
-            || zero.to_owned(),
-            |(unit, factor)| format!("{}{unit}", value / factor),
-        )
-}
-
-fn size_hint(text: &str) -> Option<String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (figure, unit) = text.split_at_checked(digits)?;
-    if figure.is_empty() {
-        return quoted(text);
-    }
-    let unit = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" | "byte" | "bytes" => "B",
-        "k" | "kb" | "kib" => "KiB",
-        "m" | "mb" | "mib" => "MiB",
-        "g" | "gb" | "gib" => "GiB",
-        _ => return None,
-    };
-    Some(format!("with a unit of powers of two: \"{figure}{unit}\""))
 }

@@ -28,7 +28,7 @@ struct Written {
 
 impl Places {
     /// Registers a value of a file: the places of value and key, and the value as it stands there.
-    pub(super) fn in_file(&mut self, value: Place, key: Option<Place>, text: String) -> Option<String> {
+    pub(super) fn in_file(&mut self, value: Place, key: Option<Place>, text: String) -> String {
         self.register(Written {
             value,
             key,
@@ -37,7 +37,7 @@ impl Places {
     }
 
     /// Registers a variable or a flag.
-    pub(super) fn as_text(&mut self, place: Place) -> Option<String> {
+    pub(super) fn as_text(&mut self, place: Place) -> String {
         self.register(Written {
             value: place,
             key: None,
@@ -45,9 +45,9 @@ impl Places {
         })
     }
 
-    fn register(&mut self, written: Written) -> Option<String> {
+    fn register(&mut self, written: Written) -> String {
         self.0.push(written);
-        Some((self.0.len() - 1).to_string())
+        (self.0.len() - 1).to_string()
     }
 
     /// The index of the place of `value`.

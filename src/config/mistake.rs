@@ -83,6 +83,14 @@ impl Mistake {
         }
     }
 
+    /// The line of the file that it is in; 0 where it is in none.
+    pub(super) fn line(&self) -> usize {
+        match &self.place {
+            Some(Place::Line { line, .. }) => *line,
+            _ => 0,
+        }
+    }
+
     /// Files first, by line; then variables, flags, and what is nowhere.
     fn rank(&self) -> (u8, Option<PathBuf>, usize, usize, String, String) {
         let (class, file, line, column) = match &self.place {

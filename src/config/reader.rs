@@ -135,6 +135,10 @@ impl<'a> Reader<'a> {
     }
 
     fn wrong(&mut self, path: &str, wrong: Wrong) {
+        // A table loses its place when layers are merged. It was reported in its layer, as all that has a place.
+        if self.stage == Stage::Whole && wrong.origin.is_none() {
+            return;
+        }
         let path = wrong
             .index
             .map_or_else(|| path.to_owned(), |index| format!("{path}[{index}]"));
@@ -207,7 +211,9 @@ impl<'a> Table<'_, 'a> {
                 ValueKind::Table(values) => Some(values),
                 kind => {
                     let hint = match kind {
-                        ValueKind::Array(_) => format!("its header has single brackets: [{path}]"),
+                        ValueKind::Array(items) if items.iter().all(is_table) => {
+                            format!("its header has single brackets: [{path}]")
+                        }
                         _ => format!("its keys are set one by one: {path}.KEY"),
                     };
                     let wrong = Found::of(value, self.reader.places).wrong("a table".to_owned(), Some(hint));
@@ -241,13 +247,14 @@ impl<'a> Table<'_, 'a> {
             None if self.reader.mistaken.contains(&self.path) => Ok(None),
             None => {
                 self.reader.incomplete = true;
-                Err(vec![missing(kind.allowed(), &path)])
+                self.reader.mistakes.push(missing(kind.allowed(), &path));
+                Err(Vec::new())
             }
         };
         let value = result.unwrap_or_else(|wrongs| {
-            wrongs
-                .into_iter()
-                .for_each(|wrong| self.reader.wrong(&path, wrong));
+            for wrong in wrongs {
+                self.reader.wrong(&path, wrong);
+            }
             self.reader.mistaken.insert(path.clone());
             None
         });
@@ -283,17 +290,21 @@ impl<'a> Table<'_, 'a> {
     }
 }
 
-fn missing(allowed: String, path: &str) -> Wrong {
+fn missing(allowed: String, path: &str) -> Mistake {
     let hint = Some(format!(
         "set it in the file, by --set {path}=…, or by its variable"
     ));
-    Wrong {
-        origin: None,
-        index: None,
+    Mistake {
+        place: None,
+        path: path.to_owned(),
         found: "must be set".to_owned(),
         allowed,
         hint,
     }
+}
+
+fn is_table(value: &Value) -> bool {
+    matches!(value.kind, ValueKind::Table(_))
 }
 
 fn join(table: &str, name: &str) -> String {

@@ -1,8 +1,20 @@
-//! Hostile and ordinary configurations through the front door.
+//! Hostile and ordinary configurations through the front door. What a file of its own can show is in `tests/config`.
 
+#![allow(
+    clippy::float_cmp,
+    reason = "what was written is what must be read, to the bit"
+)]
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use super::{Config, Mistakes, Sources, check, keys, load};
+use proptest::prelude::*;
+
+use super::{Config, Mistakes, Place, Sources, check, keys, load};
+use crate::upstream::Endpoint;
 
 /// The keys that must be set.
 const REQUIRED: [&str; 3] = [
@@ -18,49 +30,622 @@ fn flags(set: &[&str]) -> Sources {
     }
 }
 
-fn with_file(text: &[u8]) -> (tempfile::TempDir, Sources) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("seawall.toml");
-    std::fs::write(&path, text).unwrap();
-    let sources = Sources {
-        file: Some(path),
+fn variables(environment: &[(&str, &str)]) -> Sources {
+    let environment = environment
+        .iter()
+        .map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    Sources {
+        environment: environment.collect(),
         ..flags(&[])
-    };
-    (folder, sources)
+    }
 }
 
 fn load_file(text: impl AsRef<[u8]>) -> Result<Config, Mistakes> {
-    let (_folder, sources) = with_file(text.as_ref());
-    load(&sources)
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("seawall.toml");
+    std::fs::write(&path, text).unwrap();
+    load(&Sources {
+        file: Some(path),
+        ..flags(&[])
+    })
+}
+
+/// The only mistake.
+#[track_caller]
+fn mistake(result: Result<Config, Mistakes>) -> super::Mistake {
+    let mistakes = result.expect_err("a mistake");
+    let all: Vec<_> = mistakes.iter().cloned().collect();
+    assert_eq!(all.len(), 1, "{mistakes}");
+    all[0].clone()
 }
 
 #[test]
-fn smoke() {
-    let c = load_file("[admission]\nrate = 5\n").unwrap();
-    println!("{}", c.to_toml());
-    println!(
-        "{}",
-        load_file("[admission]\nrat = 5\nburst = \"x\"\n[connect]\ntimeout = 15\nmax_size = \"64kb\"\n")
-            .unwrap_err()
+fn the_defaults_are_those_of_the_contract() {
+    let config = load(&flags(&[])).unwrap();
+    assert_eq!(config.listen.addresses, ["0.0.0.0:8883".parse().unwrap()]);
+    assert_eq!(config.listen.backlog, 4096);
+    assert_eq!(config.listen.max_connections, None);
+    assert_eq!(config.tls.certificate, PathBuf::from("c.pem"));
+    assert_eq!(config.tls.private_key, PathBuf::from("k.pem"));
+    assert_eq!(config.tls.min_version, crate::tls::MinVersion::V1_2);
+    assert!(config.tls.alpn.is_empty());
+    assert_eq!(config.connection.handshake_timeout, Duration::from_secs(15));
+    assert_eq!(config.connection.connect_timeout, Duration::from_secs(15));
+    assert_eq!(config.connection.connect_max_size, 262_144);
+    assert_eq!((config.admission.rate, config.admission.burst), (200.0, 200.0));
+    assert_eq!(config.admission.max_in_flight, 100);
+    assert_eq!(config.admission.max_wait, Duration::ZERO);
+    assert_eq!(config.admission.max_held, 10_000);
+    assert!(!config.admission.dry_run);
+    assert_eq!(
+        (config.admission.cost.clean, config.admission.cost.persistent),
+        (1.0, 1.0)
     );
-    println!("{}", load_file("[admission]\nrate = 0x\ntimeout=5s\n[[connect]]\ntimeout = 15\nmax_size = \"64kb\"\n[log]\nlevel=\"inof\"\n").unwrap_err());
-    println!(
-        "{}",
-        load(&Sources {
-            file: Some(PathBuf::from("/nonexist")),
-            searched: vec!["a".into()],
-            ..Default::default()
+    assert_eq!(config.refusal.method, crate::refusal::Method::Connack);
+    assert!(config.refusal.reason_string);
+    assert_eq!(config.upstream.connect_timeout, Duration::from_secs(3));
+    assert_eq!(config.upstream.connack_timeout, Duration::from_secs(30));
+    assert_eq!(config.relay.keepalive_factor, 1.5);
+    assert_eq!(config.relay.write_timeout, Duration::from_secs(30));
+    assert_eq!(config.relay.buffer, 16_384);
+    assert_eq!(config.admin.address, "127.0.0.1:9883".parse().unwrap());
+    assert_eq!(config.log.level, "info");
+    assert_eq!(config.log.format, crate::telemetry::log::Format::Text);
+}
+
+#[test]
+fn a_burst_of_zero_is_a_second_of_the_rate_and_at_least_one() {
+    for (rate, burst, expected) in [
+        ("500", "0", 500.0),
+        ("0.2", "0", 1.0),
+        ("1", "0", 1.0),
+        ("500", "7", 7.0),
+        ("1.5", "0.0", 1.5),
+    ] {
+        let set = [
+            format!("admission.rate={rate}"),
+            format!("admission.burst={burst}"),
+        ];
+        let config = load(&flags(&[&set[0], &set[1]])).unwrap();
+        assert_eq!(config.admission.burst, expected, "{rate} {burst}");
+    }
+}
+
+#[test]
+fn servers_are_what_they_look_like() {
+    for (text, expected) in [
+        (
+            "127.0.0.1:1883",
+            Endpoint::Address("127.0.0.1:1883".parse().unwrap()),
+        ),
+        ("[::1]:65535", Endpoint::Address("[::1]:65535".parse().unwrap())),
+        (
+            "[fe80::1%2]:1",
+            Endpoint::Address("[fe80::1%2]:1".parse().unwrap()),
+        ),
+        ("broker:1", Endpoint::Name("broker".to_owned(), 1)),
+        (
+            "my_broker-0.mqtt.svc.:1883",
+            Endpoint::Name("my_broker-0.mqtt.svc.".to_owned(), 1883),
+        ),
+        ("4.broker4:1883", Endpoint::Name("4.broker4".to_owned(), 1883)),
+        (
+            "unix:/run/a b:c,d.sock",
+            Endpoint::Unix("/run/a b:c,d.sock".into()),
+        ),
+    ] {
+        let config = load_file(format!("upstream.servers = [{text:?}]")).map(|config| config.upstream);
+        // The flag of the required keys beats the file: take it from a file alone.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.toml");
+        std::fs::write(&path, format!("upstream.servers = [{text:?}]\n")).unwrap();
+        let mut sources = flags(&[]);
+        sources.set.truncate(2);
+        sources.file = Some(path);
+        let server = load(&sources).unwrap().upstream.servers.remove(0);
+        assert_eq!((server.name.as_str(), server.endpoint), (text, expected));
+        assert!(config.is_ok());
+    }
+}
+
+#[test]
+fn a_byte_order_mark_and_carriage_returns_are_no_mistake() {
+    let config = load_file("\u{feff}[admission]\r\nrate = 5\r\n\r\n# comment\r\nburst = 6\r\n").unwrap();
+    assert_eq!((config.admission.rate, config.admission.burst), (5.0, 6.0));
+
+    let mistake = mistake(load_file("\u{feff}[admission]\r\nrate = \"ä\"\r\n"));
+    let Some(Place::Line {
+        line,
+        column,
+        width,
+        source,
+        ..
+    }) = mistake.place
+    else {
+        panic!("{mistake:?}")
+    };
+    assert_eq!((line, column, width, source.as_str()), (2, 8, 3, "rate = \"ä\""));
+    let first = self::mistake(load_file("\u{feff}rat = 5"));
+    assert!(first.to_string().contains(":1:1: rat:"), "{first}");
+}
+
+#[test]
+fn columns_count_characters() {
+    let mistake = mistake(load_file(
+        "admission = { \"dry_run\" = false, rate = \"日本語\" } # ü\n",
+    ));
+    assert_eq!(
+        mistake.to_string().lines().skip(1).take(3).collect::<Vec<_>>(),
+        [
+            "   |",
+            " 1 | admission = { \"dry_run\" = false, rate = \"日本語\" } # ü",
+            "   |                                         ^^^^^"
+        ]
+    );
+}
+
+#[test]
+fn what_is_no_text_file_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = |name: &str| folder.path().join(name);
+    std::fs::write(named("latin"), b"# fine\n[log]\nlevel = \"\xe4\"\n").unwrap();
+    std::fs::write(named("huge"), vec![b'#'; (1 << 20) + 1]).unwrap();
+    std::fs::write(named("nul"), b"[log]\0\n").unwrap();
+    std::os::unix::fs::symlink(named("circle"), named("circle")).unwrap();
+    for (path, message) in [
+        (named("missing.toml"), "can't be read: No such file or directory"),
+        (folder.path().to_owned(), "can't be read: Is a directory"),
+        (named("latin"), "not UTF-8: line 3, byte 22"),
+        (named("huge"), "larger than 1 MiB"),
+        (
+            named("circle"),
+            "can't be read: Too many levels of symbolic links",
+        ),
+        (named("latin").join("x"), "can't be read: Not a directory"),
+        (PathBuf::from("/dev/zero"), "larger than 1 MiB"),
+        (PathBuf::from("a\0b"), "can't be read"),
+        (named("nul"), "unexpected"),
+    ] {
+        let mistakes = load(&Sources {
+            file: Some(path.clone()),
+            ..Sources::default()
         })
-        .unwrap_err()
+        .unwrap_err();
+        let only = mistakes.iter().next().unwrap();
+        assert_eq!(mistakes.iter().count(), 1, "{mistakes}");
+        assert!(
+            only.to_string().contains(message) || message == "unexpected",
+            "{}: {only}",
+            path.display()
+        );
+    }
+    let largest = format!("{}\n", "#".repeat((1 << 20) - 1));
+    assert!(load_file(largest).is_ok());
+}
+
+#[test]
+fn a_file_without_permission_says_so() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret.toml");
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    let result = load(&Sources {
+        file: Some(path),
+        ..flags(&[])
+    });
+    if rustix::process::geteuid().is_root() {
+        assert!(result.is_ok(), "root may read everything");
+    } else {
+        assert!(mistake(result).found.contains("Permission denied"));
+    }
+}
+
+#[test]
+fn text_is_read_as_the_file_would_be() {
+    for (set, path, shown) in [
+        ("admission.rate=1_000", "admission.rate", "1000"),
+        ("admission.rate= 5e2 ", "admission.rate", "500"),
+        ("admission.rate=0.25", "admission.rate", "0.25"),
+        (" admission . rate = 7", "admission.rate", "7"),
+        ("listen.backlog=0x10", "listen.backlog", "16"),
+        ("admission.dry_run=true", "admission.dry_run", "true"),
+        ("connect.timeout=90s", "connect.timeout", "\"90s\""),
+        ("connect.timeout=60000ms", "connect.timeout", "\"1m\""),
+        ("connect.max_size=1048576B", "connect.max_size", "\"1MiB\""),
+        ("tls.min_version=1.3", "tls.min_version", "\"1.3\""),
+        ("tls.alpn=mqtt, x", "tls.alpn", "[\"mqtt\", \"x\"]"),
+        ("tls.alpn=", "tls.alpn", "[]"),
+        ("tls.certificate=/a=b,c.pem", "tls.certificate", "\"/a=b,c.pem\""),
+        (
+            "log.level=info,seawall::tls=trace",
+            "log.level",
+            "\"info,seawall::tls=trace\"",
+        ),
+        (
+            "listen.addresses=0.0.0.0:1,[::]:2",
+            "listen.addresses",
+            "[\"0.0.0.0:1\", \"[::]:2\"]",
+        ),
+    ] {
+        let config = load(&flags(&[set])).unwrap_or_else(|mistakes| panic!("{set}: {mistakes}"));
+        let key = config.keys().iter().find(|key| key.path == path).unwrap();
+        assert_eq!(key.value.to_string(), shown, "{set}");
+        assert_eq!(key.place, Some(Place::Flag(set.to_owned())));
+    }
+}
+
+#[test]
+fn text_that_is_wrong_says_why() {
+    for (set, found, hint) in [
+        ("admission.rate=0123", "found 0123", ""),
+        ("admission.rate=\"5\"", "found \"5\"", ""),
+        ("admission.rate=", "found nothing", ""),
+        ("admission.rate=inf", "found inf", ""),
+        ("admission.rate=nan", "found nan", ""),
+        ("admission.rate=1,5", "found 1,5", ""),
+        ("admission.rate=5 # fast", "found 5 # fast", ""),
+        ("admission.dry_run=yes", "found yes", ""),
+        ("admission.dry_run=True", "found True", ""),
+        ("connect.timeout=15", "found 15", "the unit is s: \"15s\""),
+        (
+            "connect.timeout=\"15s\"",
+            "found \"15s\"",
+            "without the inner quotes",
+        ),
+        (
+            "refusal.method=\"close\"",
+            "found \"close\"",
+            "without the inner quotes",
+        ),
+        ("listen.addresses=", "found 0 entries", ""),
+        (
+            "listen.addresses=[\"0.0.0.0:8883\"]",
+            "found [\"0.0.0.0:8883\"]",
+            "",
+        ),
+        ("listen.addresses=0.0.0.0:1,,0.0.0.0:2", "found nothing", ""),
+        (
+            "admission=5",
+            "found 5",
+            "its keys are set one by one: admission.KEY",
+        ),
+        ("admission.rate.x=5", "found a table", ""),
+        (
+            "admission.",
+            "no key and value",
+            "such as --set admission.rate=500",
+        ),
+        ("=5", "no key and value", "such as --set admission.rate=500"),
+        ("", "no key and value", "such as --set admission.rate=500"),
+        ("admission.=5", "no key of this name", ""),
+        (".admission.rate=5", "no table of this name", ""),
+        (
+            "Admission.Rate=5",
+            "no table of this name",
+            "did you mean admission?",
+        ),
+        ("admission.rate\u{1b}[31m=5", "no key of this name", ""),
+    ] {
+        let mistake = mistake(load(&flags(&[set])));
+        assert_eq!(
+            (mistake.found.as_str(), mistake.hint.as_deref().unwrap_or("")),
+            (found, hint),
+            "{set}"
+        );
+        assert_eq!(mistake.place, Some(Place::Flag(set.to_owned())));
+        assert!(!mistake.to_string().contains('\u{1b}'));
+    }
+}
+
+#[test]
+fn a_path_of_any_depth_is_a_mistake_and_no_more() {
+    let deep = format!("admission.{}=1", "a.".repeat(100_000));
+    assert_eq!(mistake(load(&flags(&[&deep]))).found, "no key of this name");
+    let name = format!("SEAWALL_ADMISSION{}", "__A".repeat(100_000));
+    assert_eq!(
+        mistake(load(&variables(&[(&name, "1")]))).found,
+        "no key of this name"
     );
-    println!(
-        "{}",
-        load(&Sources {
-            searched: vec!["a".into()],
-            environment: vec![("SEAWALL_ADMISSION_RATE".into(), "5".into())],
-            ..Default::default()
-        })
-        .unwrap_err()
+    let lists = format!("tls.alpn = {}{}", "[".repeat(50_000), "]".repeat(50_000));
+    assert!(load_file(lists).is_err());
+    let tables = format!("[{}]\n", vec!["a"; 50_000].join("."));
+    assert!(load_file(tables).is_err());
+}
+
+#[test]
+fn a_later_flag_beats_an_earlier_one_but_each_is_checked() {
+    let config = load(&flags(&["admission.rate=1", "admission.rate=2"])).unwrap();
+    assert_eq!(config.admission.rate, 2.0);
+    assert_eq!(
+        mistake(load(&flags(&["admission.rate=x", "admission.rate=2"]))).found,
+        "found x"
     );
-    let _ = (check(&flags(&[])).unwrap_err(), keys());
+}
+
+#[test]
+fn variables_set_keys() {
+    let config = load(&variables(&[
+        ("SEAWALL_ADMISSION__COST__CLEAN", "2"),
+        ("SEAWALL_LISTEN__ADDRESSES", "127.0.0.1:1,127.0.0.1:2"),
+        ("SEAWALL_REFUSAL__REASON_STRING", "false"),
+    ]))
+    .unwrap();
+    assert_eq!(config.admission.cost.clean, 2.0);
+    assert_eq!(config.listen.addresses.len(), 2);
+    assert!(!config.refusal.reason_string);
+}
+
+#[test]
+fn every_key_has_a_variable() {
+    for key in keys() {
+        let variable = key.variable();
+        let mistakes = load(&variables(&[(&variable, "\u{1}")]));
+        // No key takes a control character but the two paths.
+        match mistakes {
+            Ok(_) => assert!(key.path.starts_with("tls."), "{}", key.path),
+            Err(mistakes) => {
+                let mistake = mistakes.iter().next().unwrap();
+                assert!(mistake.path.starts_with(&key.path), "{mistake}");
+                assert!(matches!(&mistake.place, Some(Place::Variable(name, _)) if *name == variable));
+            }
+        }
+    }
+}
+
+#[test]
+fn variables_that_are_meant_for_others_are_left_alone() {
+    for name in [
+        "SEAWALL",
+        "SEAWALL_",
+        "SEAWALL_HOME",
+        "SEAWALL_BIN",
+        "SEAWALL_PORT_8883_TCP_ADDR",
+        "SEAWALL_SERVICE_HOST",
+        // A service that is called seawall-admin.
+        "SEAWALL_ADMIN_SERVICE_HOST",
+        "SEAWALL_ADMIN_SERVICE_PORT",
+        "SEAWALL_ADMIN_SERVICE_PORT_METRICS",
+        "SEAWALL_ADMIN_PORT",
+        "SEAWALL_ADMIN_PORT_9883_TCP",
+        "SEAWALL_ADMIN_PORT_9883_TCP_PROTO",
+        "SEAWALL_ADMINISTRATOR",
+        "SEAWALL_LISTENER_URL",
+        "seawall_admission__rate",
+        "XSEAWALL_ADMISSION__RATE",
+    ] {
+        load(&variables(&[(name, "tcp://10.0.0.1:9883")]))
+            .unwrap_or_else(|mistakes| panic!("{name}: {mistakes}"));
+    }
+}
+
+#[test]
+fn variables_that_are_nearly_right_are_mistakes() {
+    for (name, path, message) in [
+        (
+            "SEAWALL_ADMISSION_RATE",
+            "admission.rate",
+            "SEAWALL_ADMISSION__RATE is the variable of this key",
+        ),
+        (
+            "SEAWALL_ADMISSION_COST_CLEAN",
+            "admission.cost.clean",
+            "SEAWALL_ADMISSION__COST__CLEAN is",
+        ),
+        (
+            "SEAWALL_ADMISSION_RAET",
+            "",
+            "two underscores stand between table and key",
+        ),
+        (
+            "SEAWALL_ADMISSION",
+            "",
+            "two underscores stand between table and key",
+        ),
+        (
+            "SEAWALL_ADMIN_PORTS",
+            "",
+            "two underscores stand between table and key",
+        ),
+        (
+            "SEAWALL_ADMISSION__RAET",
+            "admission.raet",
+            "did you mean admission.rate?",
+        ),
+        ("SEAWALL_ADMISION__RATE", "admision", "did you mean admission?"),
+        (
+            "SEAWALL_ADMISSION___RATE",
+            "admission._rate",
+            "did you mean admission.rate?",
+        ),
+        (
+            "SEAWALL__ADMISSION__RATE",
+            "_admission",
+            "did you mean admission?",
+        ),
+        ("SEAWALL_FOO__BAR", "foo", "no table of this name"),
+        (
+            "SEAWALL_Admission__Rate",
+            "admission.rate",
+            "SEAWALL_ADMISSION__RATE",
+        ),
+        ("SEAWALL_ADMISSION__COST", "admission.cost", "a table"),
+    ] {
+        let mistake = mistake(load(&variables(&[(name, "5")])));
+        assert_eq!(mistake.path, path, "{name}: {mistake}");
+        assert!(mistake.to_string().contains(message), "{name}: {mistake}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_no_text_is_a_mistake() {
+    let sources = Sources {
+        environment: vec![
+            (
+                "SEAWALL_TLS__CERTIFICATE".into(),
+                OsStr::from_bytes(b"/etc/\xff.pem").into(),
+            ),
+            (OsStr::from_bytes(b"SEAWALL_\xff").into(), "5".into()),
+            (OsStr::from_bytes(b"OTHER\xff").into(), "5".into()),
+        ],
+        ..flags(&[])
+    };
+    let mistake = mistake(load(&sources));
+    assert_eq!(
+        (mistake.path.as_str(), mistake.found.as_str()),
+        ("tls.certificate", "the value is not UTF-8")
+    );
+}
+
+#[test]
+fn what_a_higher_source_beats_is_checked_even_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.toml");
+    std::fs::write(&path, "admission = 5\n[upstream]\nservers = []\n").unwrap();
+    let sources = Sources {
+        file: Some(path),
+        environment: vec![("SEAWALL_ADMISSION__RATE".into(), "5".into())],
+        ..flags(&[])
+    };
+    let mistakes = load(&sources).unwrap_err();
+    let paths: Vec<&str> = mistakes.iter().map(|mistake| mistake.path.as_str()).collect();
+    assert_eq!(paths, ["admission", "upstream.servers"]);
+}
+
+#[test]
+fn contradictions_are_placed_where_they_were_written() {
+    let mistake = mistake(load(&flags(&["admission.burst=2", "admission.cost.clean=3"])));
+    assert_eq!(mistake.path, "admission.cost.clean");
+    assert_eq!(
+        mistake.place,
+        Some(Place::Flag("admission.cost.clean=3".to_owned()))
+    );
+    // The cost is a default here; what made it wrong is the burst.
+    let mistakes = load(&flags(&["admission.burst=0.5"])).unwrap_err();
+    assert_eq!(mistakes.iter().count(), 2, "{mistakes}");
+    for mistake in mistakes.iter() {
+        assert_eq!(mistake.place, Some(Place::Flag("admission.burst=0.5".to_owned())));
+    }
+}
+
+#[test]
+fn only_a_broker_that_is_seawall_itself_is_a_loop() {
+    for (listen, server, is_loop) in [
+        ("0.0.0.0:8883", "127.0.0.1:8883", true),
+        ("127.0.0.1:8883", "127.0.0.1:8883", true),
+        ("[::]:8883", "[::1]:8883", true),
+        ("0.0.0.0:8883", "127.0.0.1:1883", false),
+        ("0.0.0.0:8883", "10.0.0.2:8883", false),
+        ("[::]:8883", "127.0.0.1:8883", false),
+        ("127.0.0.1:0", "127.0.0.1:1883", false),
+        ("127.0.0.1:8883", "localhost:8883", false),
+    ] {
+        let set = [
+            format!("listen.addresses={listen}"),
+            format!("upstream.servers={server}"),
+        ];
+        assert_eq!(
+            load(&flags(&[&set[0], &set[1]])).is_err(),
+            is_loop,
+            "{listen} {server}"
+        );
+    }
+}
+
+#[test]
+fn many_mistakes_are_counted_and_not_all_shown() {
+    let mut text = String::from("[admission]\n");
+    for number in 0..1000 {
+        writeln!(text, "x{number} = 1").unwrap();
+    }
+    let mistakes = load_file(text).unwrap_err();
+    assert_eq!(mistakes.iter().count(), 1000);
+    let text = mistakes.to_string();
+    assert!(text.contains("… and 950 more") && text.ends_with("1000 mistakes in the configuration"));
+}
+
+#[test]
+fn check_opens_what_load_only_names() {
+    let mistakes = check(&flags(&["tls.certificate=/nowhere/c.pem"])).unwrap_err();
+    assert!(
+        mistakes
+            .to_string()
+            .contains("tls.certificate: can't read /nowhere/c.pem"),
+        "{mistakes}"
+    );
+    assert!(
+        mistakes
+            .iter()
+            .all(|mistake| matches!(mistake.place, Some(Place::Flag(_)))),
+        "{mistakes}"
+    );
+}
+
+fn any_toml() -> impl Strategy<Value = String> {
+    let scalar = prop_oneof![
+        any::<i64>().prop_map(|value| value.to_string()),
+        any::<f64>().prop_map(|value| format!("{value:?}").replace("NaN", "nan")),
+        any::<bool>().prop_map(|value| value.to_string()),
+        "[ -~]{0,12}".prop_map(|value| format!("{value:?}").replace("\\'", "'")),
+        "[0-9]{1,4}(us|ms|s|m|h|d|B|KiB|MiB|GiB)".prop_map(|value| format!("\"{value}\"")),
+        Just("1979-05-27T07:32:00Z".to_owned()),
+        "[0-9]{1,3}\\.[0-9]{1,3}\\.0\\.1:[0-9]{1,5}".prop_map(|value| format!("\"{value}\"")),
+    ];
+    scalar.prop_recursive(3, 12, 3, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(|items| format!("[{}]", items.join(", "))),
+            inner.prop_map(|value| format!("{{ a = {value} }}")),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever value a key has: it is taken, and means the same when printed, or it is a mistake of that line.
+    #[test]
+    fn a_value_is_legal_or_a_mistake_at_its_line(index in any::<prop::sample::Index>(), value in any_toml()) {
+        let keys = keys();
+        let key = index.get(&keys);
+        let text = format!("\n{} = {value}\n", key.path);
+        // The value in the file is the only one of its key.
+        let mut sources = flags(&[]);
+        sources.set.retain(|set| !set.starts_with(&format!("{}=", key.path)));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.toml");
+        std::fs::write(&path, &text).unwrap();
+        match load(&Sources { file: Some(path.clone()), ..sources.clone() }) {
+            Ok(config) => {
+                std::fs::write(&path, config.to_toml()).unwrap();
+                let again = load(&Sources { file: Some(path), ..Sources::default() });
+                prop_assert_eq!(again.as_ref().ok(), Some(&config), "{}\n{:?}", text, again);
+            }
+            Err(mistakes) => {
+                for mistake in mistakes.iter() {
+                    let at_line = matches!(&mistake.place, Some(Place::Line { line: 2, .. }));
+                    prop_assert!(at_line, "{}: {}", text, mistake);
+                }
+            }
+        }
+    }
+
+    /// Bytes are no reason to panic, nor is a mistake without words.
+    #[test]
+    fn garbage_is_a_mistake(bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[\\[\\]{}=\"'a-z.,# \n0-9]{0,200}") {
+        for garbage in [bytes.as_slice(), text.as_bytes()] {
+            if let Err(mistakes) = load_file(garbage) {
+                prop_assert!(mistakes.iter().all(|mistake| !mistake.found.is_empty()));
+                prop_assert!(mistakes.to_string().chars().all(|c| c == '\n' || !c.is_control()), "control character");
+            }
+        }
+    }
+
+    /// The same for names and values of variables and flags.
+    #[test]
+    fn garbage_in_text_is_a_mistake(name in "[A-Z_]{0,20}", value in ".{0,40}", set in ".{0,40}") {
+        let mut sources = flags(&[&set]);
+        sources.environment.push((format!("SEAWALL_{name}").into(), value.into()));
+        if let Err(mistakes) = load(&sources) {
+            prop_assert!(mistakes.iter().all(|mistake| !mistake.found.is_empty()));
+        }
+    }
 }

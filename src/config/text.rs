@@ -149,10 +149,10 @@ fn concerns(name: &str, keys: &[Key]) -> bool {
 
 fn layer(path: &[String], value: &str, place: Place, places: &mut Places) -> Layer {
     let origin = places.as_text(place);
-    let leaf = Value::new(origin.as_ref(), ValueKind::String(value.to_owned()));
+    let leaf = Value::new(Some(&origin), ValueKind::String(value.to_owned()));
     Layer(path.iter().rev().fold(leaf, |inner, name| {
         Value::new(
-            origin.as_ref(),
+            Some(&origin),
             ValueKind::Table(Map::from([(name.clone(), inner)])),
         )
     }))

@@ -31,6 +31,8 @@ pub(super) struct Direction {
     writing: Writing,
     /// Since when the writer has taken nothing of what is owed to it.
     stalled: Option<Instant>,
+    /// Bytes that the writer has taken.
+    written: u64,
     /// The first end that was met, and whose it is.
     end: Option<(Side, &'static str)>,
 }
@@ -67,6 +69,7 @@ impl Direction {
             reading: Reading::Open,
             writing: Writing::Open,
             stalled: None,
+            written: 0,
             end: None,
         }
     }
@@ -130,6 +133,11 @@ impl Direction {
     /// Since when the writer has taken nothing of what is owed to it.
     pub(super) fn stalled(&self) -> Option<Instant> {
         self.stalled
+    }
+
+    /// Bytes that the writer has taken.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     /// The first end that this direction met: whose and why.
@@ -238,7 +246,8 @@ impl Direction {
                 Poll::Ready(Ok(length)) => {
                     taken += length;
                     self.stalled = None;
-                    count.store(count.load(Ordering::Relaxed) + length as u64, Ordering::Relaxed);
+                    self.written += length as u64;
+                    count.fetch_add(length as u64, Ordering::Relaxed);
                     self.unflushed = length;
                     self.flush(cx, writer.as_mut());
                 }

@@ -28,7 +28,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::direction::Direction;
 use crate::telemetry::ending::Side;
 
-/// How long a leg is still read and served once an end is noted and nothing waits any more. A broker answers a FIN, and
+/// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker answers a FIN, and
 /// a client a `close_notify`, within a round trip; slow modems have round trips of 2 s. A peer that does not close by
 /// then is closed on.
 const LINGER: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ pub struct Start {
     pub keep_alive: Option<Duration>,
 }
 
-/// Bytes that one relay has written so far; can be read while it runs. Only one relay may write to it.
+/// Bytes that relays have written, counted as they go: one for all connections of the process.
 #[derive(Debug, Default)]
 pub struct Traffic {
     up: AtomicU64,
@@ -67,22 +67,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Counters that go on from what was written before the relay began: CONNECT and CONNACK.
-    pub const fn starting_at(up: u64, down: u64) -> Self {
-        Self {
-            up: AtomicU64::new(up),
-            down: AtomicU64::new(down),
-        }
-    }
-
-    /// Bytes from the client that were written to the broker.
-    pub fn up(&self) -> u64 {
-        self.up.load(Ordering::Relaxed)
-    }
-
-    /// Bytes from the broker that were written to the client.
-    pub fn down(&self) -> u64 {
-        self.down.load(Ordering::Relaxed)
+    /// Bytes to brokers and to clients since the last call.
+    pub fn take(&self) -> (u64, u64) {
+        (
+            self.up.swap(0, Ordering::Relaxed),
+            self.down.swap(0, Ordering::Relaxed),
+        )
     }
 }
 
@@ -94,9 +84,9 @@ pub struct End {
     /// Why: of a peer `eof`, `reset`, `vanished` (no answer to what was sent), `tls-error`; of the proxy `keep-alive`,
     /// `client-write-timeout`, `broker-write-timeout`, or the word that `closing` gave.
     pub cause: &'static str,
-    /// [`Traffic::up`] at the end.
+    /// Bytes written to the broker.
     pub bytes_up: u64,
-    /// [`Traffic::down`] at the end.
+    /// Bytes written to the client.
     pub bytes_down: u64,
 }
 
@@ -142,8 +132,8 @@ where
     End {
         side,
         cause,
-        bytes_up: traffic.up(),
-        bytes_down: traffic.down(),
+        bytes_up: relay.up.written(),
+        bytes_down: relay.down.written(),
     }
 }
 
@@ -165,7 +155,7 @@ struct Farewell {
     end: (Side, &'static str),
     /// When it is over, whatever waits.
     limit: Instant,
-    /// Since when nothing has to be delivered any more.
+    /// Since when all that the side which ended had sent is delivered.
     idle: Option<Instant>,
     /// No more than one last try to close is due.
     last: bool,
@@ -214,7 +204,12 @@ impl Relay {
             self.part(end, self.write_timeout.max(LINGER));
         }
         if let Some(farewell) = &mut self.farewell {
-            if self.up.owes() || self.down.owes() {
+            let owes = match farewell.end.0 {
+                Side::Client => self.up.owes(),
+                Side::Broker => self.down.owes(),
+                Side::Proxy => self.up.owes() || self.down.owes(),
+            };
+            if owes {
                 farewell.idle = None;
             } else {
                 farewell.idle.get_or_insert_with(Instant::now);

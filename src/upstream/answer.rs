@@ -28,6 +28,10 @@ pub struct Answer {
     pub latency: Duration,
     /// Server Keep Alive in seconds (5.0), which replaces the client's.
     pub server_keep_alive: Option<u16>,
+    /// Bytes that went to the broker: the CONNECT, and what the client sent behind it.
+    pub bytes_up: u64,
+    /// Bytes that went to the client: AUTH packets.
+    pub bytes_down: u64,
     /// The client's bytes that the broker has not taken yet.
     pub up: Vec<u8>,
     /// The CONNACK and what came behind it, for the client.
@@ -61,10 +65,12 @@ where
     let mut forwarded = Instant::now();
     let mut up = connect;
     let mut down = Vec::new();
+    let (mut bytes_up, mut bytes_down) = (0, 0);
     let mut rounds = 0;
     loop {
         let deadline = forwarded + patience;
-        timeout_at(deadline, exchange(client, broker, &mut up, &mut down))
+        let exchanged = exchange(client, broker, &mut up, &mut down);
+        bytes_up += timeout_at(deadline, exchanged)
             .await
             .map_err(|_| NoAnswer::TimedOut)??;
         match connack::observe(&down, version).map_err(|_| NoAnswer::BrokerFailed)? {
@@ -79,6 +85,8 @@ where
                     code,
                     latency,
                     server_keep_alive,
+                    bytes_up,
+                    bytes_down,
                     up,
                     down,
                 });
@@ -92,35 +100,40 @@ where
                 timeout_at(deadline, pass_on(client, &auth))
                     .await
                     .map_err(|_| NoAnswer::ClientLeft)??;
+                bytes_down += auth.len() as u64;
                 forwarded = Instant::now();
             }
         }
     }
 }
 
-/// Moves bytes until the broker has said something new.
+/// Moves bytes until the broker has said something new. How many went up.
 async fn exchange<D, U>(
     client: &mut D,
     broker: &mut U,
     up: &mut Vec<u8>,
     down: &mut Vec<u8>,
-) -> Result<(), NoAnswer>
+) -> Result<u64, NoAnswer>
 where
     D: AsyncRead + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
+    let mut sent = 0;
     poll_fn(|cx| {
         loop {
             while !up.is_empty() {
                 match Pin::new(&mut *broker).poll_write(cx, up) {
-                    Poll::Ready(Ok(count)) if count > 0 => drop(up.drain(..count)),
+                    Poll::Ready(Ok(count)) if count > 0 => {
+                        up.drain(..count);
+                        sent += count as u64;
+                    }
                     Poll::Ready(_) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
                     Poll::Pending => break,
                 }
             }
             match poll_read_buf(Pin::new(&mut *broker), cx, down) {
                 Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
-                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(sent)),
                 Poll::Pending => {}
             }
             if up.len() >= AHEAD {

@@ -146,7 +146,7 @@ impl Broker {
         }
     }
 
-    /// Tries the name's addresses in their order: `localhost` is often [::1] first with the broker on 127.0.0.1.
+    /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
     async fn dial_found(&self) -> Result<Upstream, DialError> {
         let mut last = DialError::Unresolved;
         for address in self.found.load().iter() {
@@ -171,7 +171,7 @@ impl Broker {
 
 async fn dial_tcp(address: SocketAddr) -> Result<Upstream, DialError> {
     let stream = TcpStream::connect(address).await?;
-    socket::condition(SockRef::from(&stream))?;
+    socket::condition(&SockRef::from(&stream))?;
     Ok(Upstream::Tcp(stream))
 }
 

@@ -25,6 +25,7 @@ mod rig;
 mod admin;
 mod admission;
 mod connect;
+mod demo;
 mod descriptors;
 mod latency;
 mod operator;

@@ -47,7 +47,7 @@ async fn ten_mebibytes_both_ways_in_random_pieces() {
     .await
     .unwrap();
     assert_eq!(sha256(&received), expected_down, "downwards");
-    let _writing = within(Duration::from_mins(1), "10 MiB", sending).await.unwrap();
+    let writing = within(Duration::from_mins(1), "10 MiB", sending).await.unwrap();
     let at_broker = broker
         .visit(0)
         .await
@@ -55,10 +55,10 @@ async fn ten_mebibytes_both_ways_in_random_pieces() {
         .await;
     assert_eq!(sha256(&at_broker[connect.len()..]), expected_up, "upwards");
 
-    drop(reading);
+    drop((reading, writing));
     let metrics = daemon
-        .metrics_until("relayed bytes", |m| {
-            m.sum("seawall_relay_bytes_total", &[]) >= 20.0 * MEBIBYTE as f64
+        .metrics_until("the end", |m| {
+            m.sum("seawall_closed_total", &[("phase", "relaying")]) == 1.0
         })
         .await;
     for direction in ["up", "down"] {
@@ -68,6 +68,22 @@ async fn ten_mebibytes_both_ways_in_random_pieces() {
             "{direction}: {bytes} for {length}"
         );
     }
+}
+
+#[tokio::test]
+async fn relayed_bytes_are_counted_while_the_session_lasts() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut device = Device::join(&daemon, Connect::v311("long-lived")).await;
+    device
+        .send(&packet::publish(4, "up", None, &noise(MEBIBYTE)))
+        .await;
+    daemon
+        .metrics_until("a mebibyte upwards", |m| {
+            m.sum("seawall_relay_bytes_total", &[("direction", "up")]) >= MEBIBYTE as f64
+        })
+        .await;
 }
 
 fn noise(length: usize) -> Vec<u8> {

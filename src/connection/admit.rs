@@ -1,0 +1,100 @@
+//! From a CONNECT to its permit: at once, or after a hold, or not.
+
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, sleep};
+
+use super::{Client, House, Life};
+use crate::admission::{Outcome, Refusal, Request};
+use crate::door::{Knock, Permit, Waiting};
+use crate::mqtt::connect::Connect;
+use crate::reason::Reason;
+use crate::socket;
+use crate::telemetry::ending::{Decision, Phase};
+
+/// Most bytes of a held client that are read ahead, to notice its leaving: what does not fit waits in its own socket.
+const AHEAD: usize = 16 * 1024;
+
+/// A held client that has sent more than [`AHEAD`] is looked at this often instead: its EOF is behind unread bytes.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Why a CONNECT does not go on.
+pub(super) enum NotAdmitted {
+    /// It is answered.
+    Refused(Refusal),
+    /// The client left.
+    Left,
+}
+
+impl Life<'_> {
+    /// Asks at the door, and waits there where it says so. A client that is gone costs no token.
+    pub(super) async fn admit(
+        &mut self,
+        client: &mut Client,
+        bytes: &mut Vec<u8>,
+        connect: &Connect,
+    ) -> Result<Permit, NotAdmitted> {
+        if self.house.tasks.is_draining() {
+            return Err(draining());
+        }
+        if socket::is_gone(client.get_ref().0) {
+            return Err(NotAdmitted::Left);
+        }
+        let request = Request {
+            client_id: &connect.client_id,
+            persistent: connect.persistent(),
+        };
+        let (permit, would_refuse) = match self.house.door.knock(request) {
+            Knock::Admitted { permit, would_refuse } => (permit, would_refuse),
+            Knock::Refused(refusal) => return Err(NotAdmitted::Refused(refusal)),
+            Knock::Held(waiting) => {
+                self.phase.to(Phase::Held);
+                let held = Instant::now();
+                let turn = wait_for_turn(self.house, client, bytes, waiting).await;
+                self.attempt.held = Some(held.elapsed());
+                (turn?, None)
+            }
+        };
+        self.attempt.decision = Some(Decision::Admitted { would_refuse });
+        Ok(permit)
+    }
+}
+
+async fn wait_for_turn(
+    house: &House,
+    client: &mut Client,
+    bytes: &mut Vec<u8>,
+    waiting: Waiting,
+) -> Result<Permit, NotAdmitted> {
+    let permit = tokio::select! {
+        turn = waiting => turn.map_err(NotAdmitted::Refused)?,
+        () = leaves(client, bytes) => return Err(NotAdmitted::Left),
+        () = house.tasks.draining() => return Err(draining()),
+    };
+    if socket::is_gone(client.get_ref().0) {
+        permit.settle(Outcome::Unused);
+        return Err(NotAdmitted::Left);
+    }
+    Ok(permit)
+}
+
+/// Ready when the client is gone. What it sends meanwhile is kept, up to a bound.
+async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
+    let most = bytes.len() + AHEAD;
+    while bytes.len() < most {
+        if let Ok(0) | Err(_) = client.read_buf(bytes).await {
+            return;
+        }
+    }
+    while !socket::is_gone(client.get_ref().0) {
+        sleep(LOOK_INTERVAL).await;
+    }
+}
+
+fn draining() -> NotAdmitted {
+    NotAdmitted::Refused(Refusal {
+        reason: Reason::Draining,
+        retry_after: None,
+    })
+}

@@ -1,0 +1,281 @@
+//! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
+
+mod admit;
+mod open;
+mod receive;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio_rustls::server::TlsStream;
+
+use self::admit::NotAdmitted;
+use self::open::NotOpened;
+use self::receive::NoConnect;
+use crate::admission::Refusal;
+use crate::door::Door;
+use crate::drain::Tasks;
+use crate::mqtt::Protocol;
+use crate::mqtt::connect::{Connect, ConnectError};
+use crate::reason::Reason;
+use crate::refusal::{self, Addressee};
+use crate::relay::{self, Start, Traffic};
+use crate::telemetry::Telemetry;
+use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
+use crate::telemetry::metrics::PhaseGuard;
+use crate::tls;
+use crate::upstream::{self, Answer, Brokers, Upstream};
+
+/// `[handshake]` and `[connect]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Accept to the end of the handshake.
+    pub handshake_timeout: Duration,
+    /// End of the handshake to a whole CONNECT.
+    pub connect_timeout: Duration,
+    /// Largest CONNECT in bytes, the whole packet.
+    pub connect_max_size: usize,
+}
+
+/// What a connection goes by; taken once at its start, so that a reload never changes the rules under its feet.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// `[handshake]` and `[connect]`.
+    pub connection: Settings,
+    /// `[refusal]`.
+    pub refusal: refusal::Settings,
+    /// `[upstream]`.
+    pub upstream: upstream::Settings,
+    /// `[relay]`.
+    pub relay: relay::Settings,
+    /// Certificates and versions.
+    pub tls: tls::Acceptor,
+}
+
+/// What all connections share.
+pub struct House {
+    rules: ArcSwap<Rules>,
+    door: Arc<Door>,
+    brokers: Arc<Brokers>,
+    telemetry: Telemetry,
+    tasks: Tasks,
+    traffic: Traffic,
+    accepted: AtomicU64,
+}
+
+impl House {
+    /// The house of one daemon.
+    pub fn new(
+        rules: Rules,
+        door: Arc<Door>,
+        brokers: Arc<Brokers>,
+        telemetry: Telemetry,
+        tasks: Tasks,
+    ) -> Arc<Self> {
+        let rules = ArcSwap::from_pointee(rules);
+        let accepted = AtomicU64::new(0);
+        Arc::new(Self {
+            rules,
+            door,
+            brokers,
+            telemetry,
+            tasks,
+            traffic: Traffic::default(),
+            accepted,
+        })
+    }
+
+    /// Bytes relayed by all connections.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Serves one accepted socket until its end, and writes down how it ended.
+    pub async fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) {
+        let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut life = Life {
+            rules: self.rules.load_full(),
+            accepted: Instant::now(),
+            attempt: Attempt::new(number, source),
+            phase: self.telemetry.metrics().enter(Phase::Handshake),
+            house: &self,
+        };
+        let end = life.live(socket).await;
+        let ending = Ending {
+            side: end.side,
+            phase: life.phase.phase(),
+            cause: end.cause,
+            lasted: life.accepted.elapsed(),
+            bytes_up: end.bytes_up,
+            bytes_down: end.bytes_down,
+        };
+        self.telemetry.record(&mut life.attempt, &ending);
+    }
+}
+
+/// The client's socket once TLS is up.
+type Client = TlsStream<TcpStream>;
+
+/// How a life ended; phase and duration are known to whoever asks.
+struct End {
+    side: Side,
+    cause: &'static str,
+    bytes_up: u64,
+    bytes_down: u64,
+}
+
+impl End {
+    const fn by(side: Side, cause: &'static str) -> Self {
+        Self {
+            side,
+            cause,
+            bytes_up: 0,
+            bytes_down: 0,
+        }
+    }
+}
+
+/// One connection, as far as it has come.
+struct Life<'house> {
+    house: &'house Arc<House>,
+    rules: Arc<Rules>,
+    accepted: Instant,
+    attempt: Attempt,
+    phase: PhaseGuard,
+}
+
+impl Life<'_> {
+    /// The life of a connection.
+    async fn live(&mut self, socket: TcpStream) -> End {
+        let mut client = match self.shake_hands(socket).await {
+            Ok(client) => client,
+            Err(failure) => return after_failed_handshake(failure),
+        };
+
+        self.phase.to(Phase::Connect);
+        let (connect, mut bytes) = match receive::connect(&mut client, &self.rules.connection).await {
+            Ok(received) => received,
+            Err(NoConnect::Invalid(error)) => return self.refuse_invalid(client, error).await,
+            Err(NoConnect::TimedOut) => return self.give_up_waiting(client).await,
+            Err(NoConnect::Left) => return self.left("left before its CONNECT"),
+        };
+        self.note(&connect);
+
+        let permit = match self.admit(&mut client, &mut bytes, &connect).await {
+            Ok(permit) => permit,
+            Err(NotAdmitted::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
+            Err(NotAdmitted::Left) => return self.left("left before its turn"),
+        };
+
+        self.phase.to(Phase::Dialing);
+        let (broker, answer) = match self.open(&mut client, bytes, &connect, permit).await {
+            Ok(opened) => opened,
+            Err(NotOpened::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
+            Err(NotOpened::Left) => return End::by(Side::Client, "left before the CONNACK"),
+        };
+        self.house.telemetry.observe(&mut self.attempt);
+
+        self.phase.to(Phase::Relaying);
+        let keep_alive = open::keep_alive(&connect, &answer, &self.rules.relay);
+        drop(connect);
+        self.relay(client, broker, answer, keep_alive).await
+    }
+
+    /// TLS, all of it before one deadline.
+    async fn shake_hands(&mut self, socket: TcpStream) -> Result<Client, HandshakeFailure> {
+        let deadline = self.accepted + self.rules.connection.handshake_timeout;
+        let shaken = self.rules.tls.accept(socket, deadline, self.accepted).await;
+        let (client, handshake) = match shaken {
+            Ok((client, handshake)) => (Ok(client), Ok(handshake)),
+            Err(failure) => (Err(failure), Err(failure)),
+        };
+        self.attempt.handshake = Some(handshake);
+        self.house.telemetry.observe(&mut self.attempt);
+        client
+    }
+
+    fn note(&mut self, connect: &Connect) {
+        self.attempt.protocol = Protocol::Known(connect.version);
+        self.attempt.client_id = Some(connect.client_id.clone());
+        self.attempt.clean = Some(connect.clean);
+    }
+
+    /// Bytes both ways until an end.
+    async fn relay(
+        &mut self,
+        mut client: Client,
+        mut broker: Upstream,
+        answer: Answer,
+        keep_alive: Option<Duration>,
+    ) -> End {
+        let start = Start {
+            up: answer.up,
+            down: answer.down,
+            keep_alive,
+        };
+        // A token of this connection's own: the relay polls it at every wake, and one that all share is a lock that
+        // all share.
+        let draining = self.house.tasks.child_of_draining();
+        let closing = async {
+            draining.cancelled().await;
+            "drain"
+        };
+        let (rules, traffic) = (&self.rules.relay, &self.house.traffic);
+        let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
+        End {
+            side: end.side,
+            cause: end.cause,
+            bytes_up: answer.bytes_up + end.bytes_up,
+            bytes_down: answer.bytes_down + end.bytes_down,
+        }
+    }
+
+    /// Tells a client why it does not get in.
+    async fn refuse(&mut self, client: Client, connect: &Connect, refusal: Refusal) -> End {
+        self.attempt.decision = Some(Decision::Refused(refusal.reason));
+        self.phase.to(Phase::Refusing);
+        let addressee = Addressee {
+            version: connect.version,
+            maximum_packet_size: connect.maximum_packet_size,
+        };
+        let answer = refusal::answer(refusal.reason, addressee, &self.rules.refusal);
+        refusal::close(client, answer.as_deref()).await;
+        End::by(Side::Proxy, refusal.reason.word())
+    }
+
+    /// Answers what can't be accepted as MQTT.
+    async fn refuse_invalid(&mut self, client: Client, error: ConnectError) -> End {
+        let (reason, answer) = refusal::answer_invalid(error);
+        self.attempt.decision = Some(Decision::Invalid(reason));
+        self.phase.to(Phase::Refusing);
+        refusal::close(client, answer.as_deref()).await;
+        End::by(Side::Proxy, reason.map_or("no MQTT", Reason::word))
+    }
+
+    /// Closes on a client that has not sent a whole CONNECT in time.
+    async fn give_up_waiting(&mut self, client: Client) -> End {
+        self.attempt.decision = Some(Decision::TimedOut);
+        self.phase.to(Phase::Refusing);
+        refusal::close(client, None).await;
+        End::by(Side::Proxy, "no CONNECT in time")
+    }
+
+    fn left(&mut self, cause: &'static str) -> End {
+        self.attempt.decision = Some(Decision::Left);
+        End::by(Side::Client, cause)
+    }
+}
+
+fn after_failed_handshake(failure: HandshakeFailure) -> End {
+    match failure {
+        HandshakeFailure::Timeout => End::by(Side::Proxy, "handshake timed out"),
+        HandshakeFailure::Gone => End::by(Side::Client, "left during the handshake"),
+        HandshakeFailure::ClientAlert => End::by(Side::Client, "refused our handshake"),
+        _ => End::by(Side::Proxy, "handshake failed"),
+    }
+}

@@ -1,0 +1,113 @@
+//! `seawall demo` and `seawall certs` as a user types them.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::rig::daemon::binary;
+use crate::rig::process::{Finished, run};
+use crate::rig::{PATIENCE, Scene};
+
+/// Fill, 3 s of calm, 4 s of outage, the return; and a loaded machine.
+const WHOLE_DEMO: Duration = Duration::from_secs(90);
+
+fn seawall(arguments: &[&str], folder: &Path, patience: Duration) -> Finished {
+    let mut command = Command::new(binary());
+    command.args(arguments).arg("--out").arg(folder).env_clear();
+    run("seawall", &mut command, patience)
+}
+
+#[track_caller]
+fn expect(finished: &Finished, code: i32, words: &[&str]) {
+    let all = format!("{}{}", finished.stdout, finished.stderr);
+    assert_eq!(finished.code, Some(code), "{all}");
+    for word in words {
+        assert!(all.contains(word), "no {word:?} in {all}");
+    }
+}
+
+/// A line of the live view a second, every device back, and the bystanders undisturbed.
+fn demo(policy: &str) {
+    let scene = Scene::new();
+    let folder = scene.path("certificates");
+    let finished = seawall(
+        &["demo", "--devices", "100", "--policy", policy],
+        &folder,
+        WHOLE_DEMO,
+    );
+    let ca = folder.join("ca.pem");
+    expect(
+        &finished,
+        0,
+        &[
+            "100 of 100 devices",
+            " 0 of them of clients that had left",
+            ca.to_str().unwrap(),
+        ],
+    );
+    let lines = |phase: &str| {
+        finished
+            .stdout
+            .lines()
+            .filter(|line| line.contains(phase))
+            .count()
+    };
+    assert!(
+        lines("  calm ") >= 2 && lines("  no tower ") >= 3,
+        "{}",
+        finished.stdout
+    );
+    let nothing_lost = |line: &str| line.trim().starts_with("0 of ") && line.ends_with("messages lost");
+    assert!(finished.stdout.lines().any(nothing_lost), "{}", finished.stdout);
+}
+
+#[test]
+fn a_fleet_on_a_fixed_timer_comes_back() {
+    demo("fixed");
+}
+
+#[test]
+fn a_fleet_with_full_jitter_comes_back() {
+    demo("full");
+}
+
+#[test]
+fn a_demo_that_cannot_be_says_why() {
+    let scene = Scene::new();
+    let folder = scene.path("certificates");
+    expect(
+        &seawall(&["demo", "--rate", "0"], &folder, PATIENCE),
+        78,
+        &["admission.rate"],
+    );
+    expect(
+        &seawall(&["demo", "--policy", "best"], &folder, PATIENCE),
+        64,
+        &["unknown policy", "decorrelated"],
+    );
+    expect(
+        &seawall(&["demo", "--devices", "0"], &folder, PATIENCE),
+        64,
+        &["--devices"],
+    );
+}
+
+#[test]
+fn certificates_are_written_where_they_were_asked_for() {
+    let scene = Scene::new();
+    let folder = scene.path("new/certificates");
+    expect(
+        &seawall(&["certs", "--name", "fleet.example"], &folder, PATIENCE),
+        0,
+        &["server.key"],
+    );
+    for file in ["ca.pem", "server.pem", "server.key", "client.pem", "client.key"] {
+        let text = std::fs::read_to_string(folder.join(file)).unwrap();
+        assert!(text.starts_with("-----BEGIN "), "{file}: {text}");
+    }
+    expect(
+        &seawall(&["certs", "--name", "not a name"], &folder, PATIENCE),
+        64,
+        &["not a name"],
+    );
+}
