@@ -14,6 +14,7 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
             LoadError::Unreadable { key, .. } | LoadError::WrongContent { key, .. } => key,
             LoadError::Mismatch { .. } => "tls.private_key",
             LoadError::Unusable { .. } => "tls.certificate",
+            LoadError::Tickets(_) => "tls.resumption.secret_file",
         };
         let text = error.to_string();
         let found = text

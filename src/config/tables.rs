@@ -127,7 +127,42 @@ fn tls(table: &mut Table<'_, '_>) -> tls::Settings {
             },
             Vec::new(),
         ),
+        resumption: table.table("resumption", resumption),
     }
+}
+
+fn resumption(table: &mut Table<'_, '_>) -> Option<tls::ticket::Settings> {
+    let secret_file = Parsed {
+        allowed: "path of a file with 32 random bytes or more (raw, hexadecimal or base64), or \"\"",
+        parse: |text| {
+            if text.is_empty() {
+                Ok(None)
+            } else {
+                path(text).map(Some)
+            }
+        },
+        show: |path: &Option<PathBuf>| {
+            path.as_ref()
+                .map_or_else(String::new, |path| path.display().to_string())
+        },
+    };
+    // A key for less than a second would seal a handful of tickets. RFC 8446 section 4.6.1: seven days are the most.
+    let span = Span {
+        least: Duration::from_secs(1),
+        most: Duration::from_hours(7 * 24),
+    };
+    let enabled = table.key("enabled", OnRestart, &Switch, true);
+    let settings = tls::ticket::Settings {
+        // Empty: no secret can be a default. What that costs is said at the start.
+        secret_file: table.key("secret_file", OnReload, &secret_file, None),
+        // 6 h: far from the 2^32 tickets that one key of AES-GCM may seal, even at 20,000 a second.
+        rotation: table.key("rotation", OnRestart, &span, Duration::from_hours(6)),
+        // 24 h: a device that reports once a day is resumed; a stolen ticket is good for no longer.
+        lifetime: table.key("lifetime", OnRestart, &span, Duration::from_hours(24)),
+        // 2: a client of TLS 1.3 uses a ticket once, and burns one for each refused attempt.
+        tickets: table.key("tickets", OnRestart, &Whole { least: 0, most: 4 }, 2) as usize,
+    };
+    enabled.then_some(settings)
 }
 
 fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {

@@ -69,6 +69,11 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.tls.private_key, PathBuf::from("k.pem"));
     assert_eq!(config.tls.min_version, crate::tls::MinVersion::V1_2);
     assert!(config.tls.alpn.is_empty());
+    let resumption = config.tls.resumption.expect("enabled");
+    assert_eq!(resumption.secret_file, None);
+    assert_eq!(resumption.rotation, Duration::from_hours(6));
+    assert_eq!(resumption.lifetime, Duration::from_hours(24));
+    assert_eq!(resumption.tickets, 2);
     assert_eq!(config.connection.handshake_timeout, Duration::from_secs(15));
     assert_eq!(config.connection.connect_timeout, Duration::from_secs(15));
     assert_eq!(config.connection.connect_max_size, 262_144);

@@ -9,6 +9,8 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
+use super::ticket::NoTickets;
+
 /// A TLS file that can't be used. Never carries key material.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
@@ -53,6 +55,9 @@ pub enum LoadError {
         /// What the library said.
         error: rustls::Error,
     },
+    /// There is no secret for tickets.
+    #[error("tls.resumption.secret_file: {0}")]
+    Tickets(#[from] NoTickets),
 }
 
 /// Reads a chain and its key. Both files' faults are reported together.

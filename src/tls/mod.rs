@@ -19,6 +19,8 @@ use tokio_rustls::server::TlsStream;
 
 pub use certificate::LoadError;
 
+use ticket::{ClientPolicy, NoTickets, Secret, Ticketer, Tickets};
+
 use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, TlsVersion};
 
 /// `[tls]`.
@@ -32,6 +34,8 @@ pub struct Settings {
     pub min_version: MinVersion,
     /// Protocols to agree to; empty: whatever the client offers is accepted.
     pub alpn: Vec<String>,
+    /// `[tls.resumption]`; `None`: every handshake is a full one.
+    pub resumption: Option<ticket::Settings>,
 }
 
 /// `tls.min_version`.
@@ -52,18 +56,63 @@ const SESSION_BUFFER: usize = 16 * 1024;
 pub struct Acceptor {
     with_alpn: Arc<ServerConfig>,
     without_alpn: Arc<ServerConfig>,
+    tickets: Option<Arc<Tickets>>,
+    ticketer: Option<Arc<Ticketer>>,
 }
 
 impl Acceptor {
-    /// Loads certificate and key. Every file that can't be used is in the error.
+    /// Loads certificate, key and ticket secret. Every file that can't be used is in the error.
     pub fn load(settings: &Settings) -> Result<Self, Vec<LoadError>> {
+        match settings.resumption.as_ref().map(Tickets::load).transpose() {
+            Ok(tickets) => Self::build(settings, tickets),
+            Err(error) => Err(merged(error.into(), Self::build(settings, None))),
+        }
+    }
+
+    /// Loads all of it again, or changes nothing. The clients of before can still be resumed.
+    pub fn reload(&self, settings: &Settings) -> Result<Self, Vec<LoadError>> {
+        let file = settings
+            .resumption
+            .as_ref()
+            .and_then(|resumption| resumption.secret_file.as_deref());
+        match file.map(Secret::read).transpose() {
+            Ok(secret) => {
+                let fresh = Self::build(settings, self.tickets.clone())?;
+                if let (Some(tickets), Some(secret)) = (&self.tickets, secret) {
+                    tickets.adopt(secret);
+                }
+                Ok(fresh)
+            }
+            Err(error) => Err(merged(
+                NoTickets::from(error).into(),
+                Self::build(settings, self.tickets.clone()),
+            )),
+        }
+    }
+
+    /// Whether a ticket that a ClientHello brings is one of ours: see [`Ticketer::opens`].
+    pub fn opens(&self, ticket: &[u8]) -> bool {
+        self.ticketer
+            .as_ref()
+            .is_some_and(|ticketer| ticketer.opens(ticket))
+    }
+
+    fn build(settings: &Settings, tickets: Option<Arc<Tickets>>) -> Result<Self, Vec<LoadError>> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let certified = certificate::load(&settings.certificate, &settings.private_key, &provider)?;
-        let config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(versions(settings.min_version))
             .map_err(|error| vec![LoadError::Unusable { error }])?
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(certified));
+        let ticketer = tickets
+            .as_ref()
+            .map(|tickets| tickets.under(ClientPolicy::none()));
+        let number = settings
+            .resumption
+            .as_ref()
+            .map_or(0, |resumption| resumption.tickets);
+        ticket::equip(&mut config, ticketer.as_ref(), number);
         let mut with_alpn = config.clone();
         with_alpn.alpn_protocols = settings
             .alpn
@@ -73,6 +122,8 @@ impl Acceptor {
         Ok(Self {
             with_alpn: Arc::new(with_alpn),
             without_alpn: Arc::new(config),
+            tickets,
+            ticketer,
         })
     }
 
@@ -123,6 +174,13 @@ impl Acceptor {
             &self.without_alpn
         })
     }
+}
+
+/// The error together with those of another part.
+fn merged<T>(error: LoadError, others: Result<T, Vec<LoadError>>) -> Vec<LoadError> {
+    let mut errors = others.err().unwrap_or_default();
+    errors.push(error);
+    errors
 }
 
 fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {

@@ -191,10 +191,13 @@ impl fmt::Debug for Tickets {
     }
 }
 
+/// Whether a client with this chain, its own certificate first, would be accepted now.
+type IsWelcome = dyn Fn(&[CertificateDer<'_>]) -> bool + Send + Sync;
+
 /// How clients are authenticated, as far as tickets are concerned.
 pub struct ClientPolicy {
     fingerprint: [u8; 32],
-    is_welcome: Box<dyn Fn(&[CertificateDer<'_>]) -> bool + Send + Sync>,
+    is_welcome: Box<IsWelcome>,
 }
 
 impl ClientPolicy {

@@ -221,7 +221,9 @@ mod tests {
                 machine.pass(passes);
                 if let Some(wall) = set {
                     machine.set(wall);
-                    tickets.iter_mut().for_each(|(_, steps)| *steps += 1);
+                    for (_, steps) in &mut tickets {
+                        *steps += 1;
+                    }
                 }
                 prop_assert!(machine.timeline.past.len() <= MOST_STEPS);
                 for (issued, steps) in &tickets {

@@ -66,7 +66,7 @@ pub(super) struct Sealed<'a> {
     window: u64,
     nonce: [u8; NONCE_LEN],
     header: &'a [u8],
-    sealed: &'a [u8],
+    body: &'a [u8],
 }
 
 /// What was in a ticket.
@@ -91,7 +91,7 @@ impl<'a> Sealed<'a> {
             window: reader.uint64()?,
             nonce: reader.array()?,
             header,
-            sealed: reader.rest(),
+            body: reader.rest(),
         };
         (version == VERSION).then_some(sealed)
     }
@@ -144,7 +144,7 @@ impl Keys {
     pub(super) fn open(&self, ticket: Sealed<'_>, policy: &[u8]) -> Option<Opened> {
         let key = self.key(ticket.window)?;
         let additional = Aad::from([ticket.header, policy].concat());
-        let mut bytes = ticket.sealed.to_vec();
+        let mut bytes = ticket.body.to_vec();
         let nonce = Nonce::assume_unique_for_key(ticket.nonce);
         let plain = key.0.open_in_place(nonce, additional, &mut bytes).ok()?;
         // Only now: forgeries must not drive out the keys that are in use.
