@@ -31,6 +31,7 @@ mod latency;
 mod operator;
 mod peers;
 mod relay;
+mod resumption;
 mod storm;
 mod tls;
 mod wire;

@@ -183,7 +183,9 @@ fn material(mut content: Vec<u8>) -> Result<Vec<u8>, Unfit> {
         .iter()
         .all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
     let length = if is_text {
-        content.retain(|byte| !byte.is_ascii_whitespace());
+        content = content.trim_ascii().to_vec();
+        // Base64 is often wrapped. Blanks within are a passphrase's.
+        content.retain(|byte| !b"\r\n".contains(byte));
         encoded_length(&content).ok_or(Unfit::NotRandom)?
     } else {
         content.len()
@@ -203,13 +205,11 @@ fn material(mut content: Vec<u8>) -> Result<Vec<u8>, Unfit> {
 /// How many bytes a text stands for, in hexadecimal or base64 (both alphabets); `None`: it is neither.
 fn encoded_length(text: &[u8]) -> Option<usize> {
     const PADDING: u8 = b'=';
-    let digits = text.trim_ascii_end();
-    let is_hexadecimal = digits.iter().all(u8::is_ascii_hexdigit);
-    if is_hexadecimal {
-        return Some(digits.len() / 2);
+    if text.iter().all(u8::is_ascii_hexdigit) {
+        return Some(text.len() / 2);
     }
-    let unpadded = digits.iter().rposition(|byte| *byte != PADDING)? + 1;
-    let digits = digits.get(..unpadded)?;
+    let unpadded = text.iter().rposition(|byte| *byte != PADDING)? + 1;
+    let digits = text.get(..unpadded)?;
     let is_base64 = digits
         .iter()
         .all(|byte| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte));
@@ -232,7 +232,7 @@ mod tests {
         let base64 = "q2Zy0m5m9K3o1T8xv7L4cQ+Rz/Wn6HjUe5bYpXdGaIs=";
         let padded = format!("  {hexadecimal}\r\n");
         let wrapped = format!("{}\n{}\n", &base64[..20], &base64[20..]);
-        let table: [(&[u8], Result<usize, Unfit>); 15] = [
+        let table: [(&[u8], Result<usize, Unfit>); 16] = [
             (&raw(), Ok(32)),
             (&raw()[..31], Err(Unfit::TooShort(31))),
             (&[&raw()[..], b"\n"].concat(), Ok(33)),
@@ -245,6 +245,10 @@ mod tests {
             (&base64.as_bytes()[..40], Err(Unfit::TooShort(30))),
             (
                 b"correct horse battery staple, and then some more words",
+                Err(Unfit::NotRandom),
+            ),
+            (
+                b"correct horse battery staple and some more words\n",
                 Err(Unfit::NotRandom),
             ),
             (&[0; 64], Err(Unfit::NotRandom)),
