@@ -197,9 +197,10 @@ fn accept(
     let house = Arc::clone(house);
     let connections = tasks.clone();
     let serve = move |socket, source, place| {
-        let life = Arc::clone(&house).serve(socket, source);
+        let house = Arc::clone(&house);
+        // Called in here: a life that is brought along takes its room in the task twice.
         connections.spawn(async move {
-            life.await;
+            house.serve(socket, source).await;
             drop(place);
         });
     };

@@ -12,6 +12,7 @@
 //! | composition | [`config`], [`app`], [`fleet`] |
 //! | the command line | [`cli`] |
 
+pub mod moment;
 pub mod reconnect;
 
 #[cfg(feature = "daemon")]
@@ -34,8 +35,6 @@ pub mod drain;
 pub mod fleet;
 #[cfg(feature = "daemon")]
 pub mod listener;
-#[cfg(feature = "daemon")]
-pub mod moment;
 #[cfg(feature = "daemon")]
 pub mod mqtt;
 #[cfg(feature = "daemon")]

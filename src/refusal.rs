@@ -96,7 +96,7 @@ pub fn answer_invalid(error: ConnectError) -> (Option<Reason>, Option<Vec<u8>>) 
 
 /// Sends `answer` where there is one, then `close_notify` and FIN in the same breath, and lingers until the client has
 /// closed as well, or for a bounded moment.
-pub async fn close(mut client: TlsStream<TcpStream>, answer: Option<&[u8]>) {
+pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>) {
     let closing = async {
         if let Some(bytes) = answer {
             // Into the session's buffer: `shutdown` adds the alert, and both leave in one write.

@@ -118,8 +118,9 @@ impl House {
     }
 }
 
-/// The client's socket once TLS is up.
-type Client = TlsStream<TcpStream>;
+/// The client's socket once TLS is up. Boxed: it is handed from step to step, and each would keep room for its own
+/// 1.2 kB of it in the connection's task, which lives as long as the session.
+type Client = Box<TlsStream<TcpStream>>;
 
 /// How a life ended; phase and duration are known to whoever asks.
 struct End {
@@ -189,9 +190,10 @@ impl Life<'_> {
     /// TLS, all of it before one deadline.
     async fn shake_hands(&mut self, socket: TcpStream) -> Result<Client, HandshakeFailure> {
         let deadline = self.accepted + self.rules.connection.handshake_timeout;
-        let shaken = self.rules.tls.accept(socket, deadline, self.accepted).await;
+        // Boxed for the same reason: what a handshake needs is freed with it.
+        let shaken = Box::pin(self.rules.tls.accept(socket, deadline, self.accepted)).await;
         let (client, handshake) = match shaken {
-            Ok((client, handshake)) => (Ok(client), Ok(handshake)),
+            Ok((client, handshake)) => (Ok(Box::new(client)), Ok(handshake)),
             Err(failure) => (Err(failure), Err(failure)),
         };
         self.attempt.handshake = Some(handshake);

@@ -144,6 +144,11 @@ impl Schedule {
         self.policy
     }
 
+    /// The first ceiling.
+    pub const fn base(&self) -> Duration {
+        self.base
+    }
+
     /// The longest delay.
     pub const fn cap(&self) -> Duration {
         self.cap

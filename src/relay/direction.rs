@@ -297,3 +297,48 @@ fn cause(error: &io::Error) -> &'static str {
         _ => "reset",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn memory_is_taken_only_while_bytes_wait() {
+        let (mut sender, mut reader) = duplex(10_000);
+        let (mut writer, mut receiver) = duplex(1_000);
+        let count = AtomicU64::new(0);
+        let mut direction = Direction::new(Side::Client, Side::Broker, Vec::new(), 10_000);
+        let mut scratch = [0; 10_000];
+        let mut poll = async |direction: &mut Direction| {
+            poll_fn(|cx| {
+                direction.poll(
+                    cx,
+                    Pin::new(&mut reader),
+                    Pin::new(&mut writer),
+                    &mut scratch,
+                    &count,
+                );
+                Poll::Ready(())
+            })
+            .await;
+        };
+        for _ in 0..2 {
+            sender.write_all(&[1; 4_000]).await.unwrap();
+            poll(&mut direction).await;
+            assert_eq!(direction.waiting.len(), 3_000);
+            assert!(direction.waiting.capacity() <= 10_000 && direction.stalled().is_some());
+            let mut received = [0; 1_000];
+            while !direction.waiting.is_empty() {
+                receiver.read_exact(&mut received).await.unwrap();
+                poll(&mut direction).await;
+            }
+            receiver.read_exact(&mut received).await.unwrap();
+            assert_eq!(direction.waiting.capacity(), 0);
+            assert_eq!(direction.stalled(), None);
+        }
+    }
+}

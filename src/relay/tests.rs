@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
+use crate::socket;
 
 const SETTINGS: Settings = Settings {
     keepalive_factor: 1.5,
@@ -328,7 +329,7 @@ async fn a_slow_but_steady_reader_is_kept() {
             };
             let client = async {
                 for byte in &sent[..sent.len() - PIPE] {
-                    sleep(SETTINGS.write_timeout - Duration::from_secs(1)).await;
+                    sleep(SETTINGS.write_timeout.mul_f64(0.97)).await;
                     assert_eq!(client.read_u8().await.unwrap(), *byte);
                 }
                 client
@@ -588,5 +589,262 @@ async fn every_kind_of_end_sends_close_notify() {
         let (end_met, rest) = tokio::join!(relay, peers);
         assert_eq!((end_met.side, end_met.cause), (side, cause));
         assert_eq!(rest.unwrap_or_else(|error| panic!("{cause}: {error}")), b"");
+    }
+}
+
+/// Closes with a reset, as a client that is killed with unread input does.
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(stream);
+}
+
+/// The client's last bytes and then a reset, while the broker pushes messages at it: writing to the client fails while
+/// there are still bytes of it to be read. What the kernel's window takes at once cannot be lost by the client's kernel.
+#[tokio::test]
+async fn nothing_that_a_client_sent_before_its_reset_is_lost() {
+    let tls = Tls::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    for round in 0..300 {
+        let sent = noise(random.usize(1..30_000), round);
+        let pushed = noise(random.usize(0..3_000), round);
+        let (client, server) = tcp_pair().await;
+        let (mut client, mut downstream) = tls.pair(client, server).await;
+        let (mut broker, mut upstream) = tcp_pair().await;
+        let traffic = Traffic::default();
+        let relay = run(
+            &mut downstream,
+            &mut upstream,
+            Start::default(),
+            &SETTINGS,
+            &traffic,
+            pending(),
+        );
+        let last_words = async {
+            client.write_all(&sent).await.unwrap();
+            client.flush().await.unwrap();
+            reset(client.into_inner().0);
+        };
+        let receive = async |mut broker: TcpStream| read_all(&mut broker).await.unwrap();
+        let (end_met, received) = match round % 3 {
+            // All of it, reset included, lies in the kernel when the relay begins.
+            0 => {
+                last_words.await;
+                broker.write_all(&pushed).await.unwrap();
+                tokio::join!(relay, receive(broker))
+            }
+            // The relay is at it already, and has something for the client.
+            1 => {
+                let peers = async {
+                    broker.write_all(&pushed).await.unwrap();
+                    last_words.await;
+                    receive(broker).await
+                };
+                tokio::join!(relay, peers)
+            }
+            // The broker is slow to read, and pushes on.
+            _ => {
+                let peers = async {
+                    last_words.await;
+                    for piece in pushed.chunks(100) {
+                        broker.write_all(piece).await.unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                    receive(broker).await
+                };
+                tokio::join!(relay, peers)
+            }
+        };
+        assert!(
+            received == sent,
+            "round {round}: {} of {} bytes",
+            received.len(),
+            sent.len()
+        );
+        assert_eq!(end_met.side, Side::Client, "round {round}: {}", end_met.cause);
+    }
+}
+
+/// More than the relay may hold lies in the kernel behind the reset, and the broker takes its time.
+#[tokio::test]
+async fn a_slow_broker_still_gets_all_that_lies_behind_a_reset() {
+    let (mut client, mut downstream) = tcp_pair().await;
+    let (mut broker, mut upstream) = duplex(1_000);
+    let traffic = Traffic::default();
+    let sent = noise(40_000, 8);
+    client.write_all(&sent).await.unwrap();
+    reset(client);
+    let settings = Settings {
+        buffer: 2_000,
+        ..SETTINGS
+    };
+    let relay = run(
+        &mut downstream,
+        &mut upstream,
+        Start::default(),
+        &settings,
+        &traffic,
+        pending(),
+    );
+    let peer = async {
+        broker.write_all(b"a message").await.unwrap();
+        let mut received = Vec::new();
+        while received.len() < sent.len() {
+            received.extend(read_some(&mut broker, 1_000).await);
+            sleep(Duration::from_millis(2)).await;
+        }
+        assert_eq!(read_all(&mut broker).await.unwrap(), b"");
+        drop(broker);
+        received
+    };
+    let (end_met, received) = tokio::join!(relay, peer);
+    assert!(received == sent);
+    assert_eq!((end_met.side, end_met.cause), (Side::Client, "reset"));
+}
+
+#[tokio::test]
+async fn nothing_that_a_broker_sent_before_its_reset_is_lost() {
+    let tls = Tls::new();
+    for round in 0..30 {
+        let sent = noise(1_000 * (round as usize + 1), round);
+        let (client, server) = tcp_pair().await;
+        let (mut client, mut downstream) = tls.pair(client, server).await;
+        let (mut broker, mut upstream) = tcp_pair().await;
+        let traffic = Traffic::default();
+        broker.write_all(&sent).await.unwrap();
+        reset(broker);
+        client.write_all(b"a message for nobody").await.unwrap();
+        let relay = run(
+            &mut downstream,
+            &mut upstream,
+            Start::default(),
+            &SETTINGS,
+            &traffic,
+            pending(),
+        );
+        let peer = async {
+            let all = read_all(&mut client).await;
+            drop(client);
+            all
+        };
+        let (end_met, received) = tokio::join!(relay, peer);
+        assert!(
+            received.expect("a clean end of the session") == sent,
+            "round {round}"
+        );
+        assert_eq!(end_met.side, Side::Broker);
+    }
+}
+
+/// A unix socket resets its peer when it is closed with unread input.
+#[tokio::test]
+async fn a_broker_on_a_unix_socket_is_served_alike() {
+    let (mut broker, mut upstream) = tokio::net::UnixStream::pair().unwrap();
+    let (mut client, mut downstream) = tcp_pair().await;
+    let traffic = Traffic::default();
+    let relay = run(
+        &mut downstream,
+        &mut upstream,
+        Start::default(),
+        &SETTINGS,
+        &traffic,
+        pending(),
+    );
+    let peers = async {
+        client.write_all(b"ping").await.unwrap();
+        assert_eq!(read_some(&mut broker, 4).await, b"ping");
+        client.write_all(b"unread").await.unwrap();
+        broker.write_all(b"goodbye").await.unwrap();
+        broker.readable().await.unwrap();
+        drop(broker);
+        assert_eq!(read_all(&mut client).await.unwrap(), b"goodbye");
+        drop(client);
+    };
+    let (end_met, ()) = tokio::join!(relay, peers);
+    assert_eq!(end_met.side, Side::Broker);
+}
+
+/// TLS says that it took bytes which it still holds: they count as waiting, and are sent when there is room again.
+#[tokio::test(start_paused = true)]
+async fn what_tls_holds_back_is_bounded_and_not_forgotten() {
+    const BUFFER: usize = 5_000;
+    let tls = Tls::new();
+    let (client, server) = duplex(2_000);
+    let (mut client, mut downstream) = tls.pair(client, server).await;
+    let (mut broker, mut upstream) = duplex(PIPE);
+    let traffic = Traffic::default();
+    let settings = Settings {
+        buffer: BUFFER,
+        ..SETTINGS
+    };
+    let relay = run(
+        &mut downstream,
+        &mut upstream,
+        Start::default(),
+        &settings,
+        &traffic,
+        pending(),
+    );
+    let peers = async {
+        let sent = noise(100_000, 9);
+        let mut taken = 0;
+        while let Ok(Ok(length)) = timeout(Duration::from_secs(1), broker.write(&sent[taken..])).await {
+            taken += length;
+        }
+        // In the pipe on either side, and in the relay; a record has its own overhead.
+        assert!((BUFFER..=BUFFER + 2_000 + PIPE).contains(&taken), "{taken}");
+        // Nothing but the room in the pipe tells the relay to go on: the broker is silent now.
+        assert!(read_some(&mut client, taken).await == sent[..taken]);
+        drop((client, broker));
+    };
+    tokio::join!(relay, peers);
+}
+
+/// On sockets as the daemon sets them: the kernel's own buffer must not hide that a slow reader makes progress.
+#[tokio::test]
+async fn a_slow_tls_client_is_kept_and_a_stuck_one_is_not() {
+    let tls = Tls::new();
+    for (rest, kept) in [
+        (Duration::from_millis(50), true),
+        (Duration::from_hours(1), false),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        socket::condition(&SockRef::from(&listener)).unwrap();
+        let device = tokio::net::TcpSocket::new_v4().unwrap();
+        device.set_recv_buffer_size(32 * 1024).unwrap();
+        let (client, server) =
+            tokio::join!(device.connect(listener.local_addr().unwrap()), listener.accept());
+        let (mut client, mut downstream) = tls.pair(client.unwrap(), server.unwrap().0).await;
+        let (mut broker, mut upstream) = tcp_pair().await;
+        let traffic = Traffic::default();
+        let settings = Settings {
+            write_timeout: Duration::from_secs(2),
+            ..SETTINGS
+        };
+        let relay = run(
+            &mut downstream,
+            &mut upstream,
+            Start::default(),
+            &settings,
+            &traffic,
+            pending(),
+        );
+        let peers = async {
+            let (mut from_relay, mut to_relay) = broker.split();
+            let flood = vec![0; 16 << 20];
+            let read = async {
+                for _ in 0..100 {
+                    sleep(rest).await;
+                    read_some(&mut client, 4_000).await;
+                }
+            };
+            tokio::select! {
+                () = read => {}
+                end = read_all(&mut from_relay) => assert_eq!(end.unwrap(), b""),
+                _ = async { (to_relay.write_all(&flood).await, pending::<()>().await) } => {}
+            }
+            drop((client, broker));
+        };
+        let (end_met, ()) = tokio::join!(relay, peers);
+        assert_eq!(end_met.cause == "client-write-timeout", !kept, "{end_met:?}");
     }
 }

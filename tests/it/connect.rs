@@ -97,6 +97,44 @@ async fn large_credentials_and_wills_pass() {
 }
 
 #[tokio::test]
+async fn a_declared_length_reserves_no_memory() {
+    const CLIENTS: usize = 300;
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let mut devices = Vec::new();
+    for _ in 0..CLIENTS {
+        devices.push(Device::dial(&daemon).await);
+    }
+    let silent = daemon.resident();
+    // The first 30 bytes of a CONNECT of 120,000.
+    let password = vec![b'p'; 60_000];
+    let will = vec![b'w'; 60_000];
+    let connect = Connect {
+        will: Some(("t", &will)),
+        username: Some("u"),
+        password: Some(&password),
+        ..Connect::v311("large")
+    };
+    let bytes = connect.bytes();
+    for device in &mut devices {
+        device.send(&bytes[..30]).await;
+    }
+    daemon
+        .metrics_until("all wait for the rest", |m| {
+            m.sum("seawall_connections_open", &[("phase", "connect")]) == CLIENTS as f64
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let each = daemon.resident().saturating_sub(silent) / CLIENTS;
+    assert!(
+        each < 8 * 1024,
+        "{each} bytes for the first 30 of {}",
+        bytes.len()
+    );
+}
+
+#[tokio::test]
 async fn odd_but_legal_connects_go_to_the_broker_as_they_are() {
     let long_id = "i".repeat(65_535);
     let odd = [

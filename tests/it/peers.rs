@@ -44,7 +44,7 @@ fn play(
 ) {
     interpreter
         .arg(script)
-        .args(["localhost", &daemon.port()])
+        .args(["127.0.0.1", &daemon.port()])
         .arg(scene.path("ca.pem"))
         .arg(version);
     let finished = run(name, &mut interpreter, SCRIPT);
@@ -105,7 +105,7 @@ impl MosquittoClient<'_> {
         command
             .args([
                 "-h",
-                "localhost",
+                "127.0.0.1",
                 "-p",
                 &self.daemon.port(),
                 "-V",
@@ -231,6 +231,54 @@ async fn a_mosquitto_client_that_is_killed_leaves_a_will() {
     }
 }
 
+/// It takes any refusing CONNACK as final: for such fleets there is `refusal.method = "close"`.
+#[tokio::test]
+async fn a_mosquitto_client_comes_again_after_a_silent_close() {
+    let scene = Scene::new();
+    let broker = Mosquitto::start(&scene);
+    let one_token = [("admission.rate", "0.4"), ("admission.burst", "1")];
+    let closing = Daemon::start(
+        &scene,
+        broker.address(),
+        &[&one_token[..], &[("refusal.method", "\"close\"")]].concat(),
+    );
+    let _first = Device::join(&closing, Connect::v311("first")).await;
+    let client = MosquittoClient {
+        scene: &scene,
+        daemon: &closing,
+        version: "mqttv311",
+    };
+    let _sleeper = Process::start(
+        "mosquitto_sub",
+        &mut client.command("mosquitto_sub", &["-t", "idle"]),
+    );
+    let metrics = closing
+        .metrics_until("it is in session", |m| {
+            m.sum("seawall_connections_open", &[("phase", "relaying")]) == 2.0
+        })
+        .await;
+    assert!(
+        metrics.sum("seawall_refused_total", &[("reason", "rate")]) >= 1.0,
+        "it was never refused"
+    );
+}
+
+#[test]
+fn a_broker_behind_a_unix_socket() {
+    let scene = Scene::new();
+    let socket = scene.text_path("broker.sock");
+    let broker = Mosquitto::with(&scene, &format!("allow_anonymous true\nlistener 0 {socket}\n"));
+    let server = format!("[\"unix:{socket}\"]");
+    let daemon = Daemon::start(&scene, broker.address(), &[("upstream.servers", &server)]);
+    let client = MosquittoClient {
+        scene: &scene,
+        daemon: &daemon,
+        version: "mqttv5",
+    };
+    client.publish(&["-t", "retained", "-m", "kept", "-q", "1", "-r"]);
+    assert_eq!(client.receive(&["-t", "retained", "-C", "1"]), "kept\n");
+}
+
 #[tokio::test]
 async fn a_mosquitto_bridge() {
     let scene = Scene::new();
@@ -243,7 +291,7 @@ async fn a_mosquitto_bridge() {
         let near = Mosquitto::with(
             &scene,
             &format!(
-                "allow_anonymous true\nconnection near-{version}\naddress localhost:{}\nbridge_cafile {}\n\
+                "allow_anonymous true\nconnection near-{version}\naddress 127.0.0.1:{}\nbridge_cafile {}\n\
                  bridge_protocol_version {version}\nrestart_timeout 1\ncleansession false\n\
                  topic up/# out 1\ntopic down/# in 1\n",
                 daemon.port(),

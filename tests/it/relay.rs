@@ -475,6 +475,18 @@ async fn a_slow_but_steady_reader_is_kept() {
 }
 
 #[tokio::test]
+async fn a_session_that_the_broker_gives_to_another_ends() {
+    let scene = Scene::new();
+    let broker = Mosquitto::start(&scene);
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let first = Device::join(&daemon, Connect::v311("one id")).await;
+    let mut second = Device::join(&daemon, Connect::v311("one id")).await;
+    first.expect_last(&[]).await;
+    second.send(&packet::PINGREQ).await;
+    second.expect_packet(&[0xD0, 0]).await;
+}
+
+#[tokio::test]
 async fn many_vanish_and_come_again_and_nothing_is_left() {
     let scene = Scene::new();
     let broker = Stub::content().await;

@@ -4,6 +4,7 @@ use crate::rig::device::hex;
 use crate::rig::packet::{self, connack_v3, connack_v5};
 use crate::rig::stub::nobody;
 use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// One token for the first client, and none for the rest of the test.
@@ -545,6 +546,26 @@ async fn a_broker_that_goes_before_its_connack_is_told_as_unavailable() {
         let daemon = Daemon::start(&scene, broker.address(), &[PLAIN_CODES]);
         expect_unavailable(&daemon, Duration::from_secs(1)).await;
     }
+}
+
+#[tokio::test]
+async fn a_broker_that_takes_no_connection_is_told_as_unavailable_within_the_timeout() {
+    let scene = Scene::new();
+    // A backlog that is full: the kernel leaves further dials without an answer.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket
+        .bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut waiting = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+        waiting.push(stream);
+    }
+    let settings = [PLAIN_CODES, ("upstream.connect_timeout", "\"500ms\"")];
+    let daemon = Daemon::start(&scene, address, &settings);
+    expect_unavailable(&daemon, Duration::from_millis(1000)).await;
+    assert_eq!(daemon.metrics().await.sum("seawall_upstream_in_flight", &[]), 0.0);
 }
 
 async fn expect_unavailable(daemon: &Daemon, limit: Duration) {
