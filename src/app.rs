@@ -1,14 +1,17 @@
 //! Composition: configuration → parts → running → drained.
 
+mod reload;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
+use self::reload::Reloader;
 use crate::admin::{self, AdminError, NotReady};
 use crate::admission::controller::Snapshot;
 use crate::config::Config;
@@ -73,13 +76,16 @@ pub struct Running {
     door: Arc<Door>,
     metrics: Arc<Metrics>,
     places: Arc<Places>,
+    reloader: Option<Reloader>,
 }
 
 /// Runs the daemon until a signal ends it: the whole of `seawall run`. Bound addresses and `ready` go to `out`.
 pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
-    let running = start(config).await?;
+    let hangups = signal(SignalKind::hangup())?;
+    let mut running = start(config).await?;
+    running.keep_fresh(hangups);
     // Whoever started us may have closed the pipe: no reason to stop serving.
     let _ = running.announce(out);
 
@@ -127,7 +133,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         refusal: config.refusal,
         upstream: config.upstream,
         relay: config.relay,
-        tls: acceptor,
+        tls: acceptor.clone(),
     };
     let house = House::new(
         rules,
@@ -136,6 +142,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         Telemetry::new(Arc::clone(&metrics)),
         tasks.clone(),
     );
+    let reloader = Reloader::new(config.tls, acceptor, Arc::clone(&house), Arc::clone(&metrics));
 
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
@@ -158,6 +165,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         door,
         metrics,
         places,
+        reloader: Some(reloader),
     })
 }
 
@@ -231,6 +239,14 @@ impl Running {
     /// The metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
+    }
+
+    /// Reads the files of `[tls]` again on each of `hangups`, and when they have changed.
+    fn keep_fresh(&mut self, hangups: Signal) {
+        if let Some(reloader) = self.reloader.take() {
+            self.tasks
+                .spawn_until_stopped(reloader.run(hangups, reload::LOOK));
+        }
     }
 
     /// Tells whoever started us where we listen, a line each, then that we do.

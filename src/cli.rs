@@ -14,6 +14,7 @@ use crate::fleet::certificates::{self, Certificates, CertificatesError};
 use crate::fleet::demo::{self, DemoError};
 use crate::reconnect::Policy;
 use crate::telemetry::log;
+use crate::tls::Acceptor;
 use crate::tls::ticket;
 
 /// Admission control between a fleet of MQTT devices and its broker.
@@ -214,6 +215,7 @@ fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
 fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
     let sources = flags.sources();
     let config = config::check(&sources)?;
+    warn(&config);
     let text = if print {
         config.to_toml()
     } else {
@@ -224,6 +226,17 @@ fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
         // Whoever reads has seen enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Output(error)),
         _ => Ok(()),
+    }
+}
+
+/// What a run would warn of: no mistake, so that it does not change the exit code.
+fn warn(config: &Config) {
+    let Ok(acceptor) = Acceptor::load(&config.tls) else {
+        return;
+    };
+    for warning in acceptor.warnings() {
+        // Whoever closed stderr does not want to know.
+        let _ = writeln!(io::stderr().lock(), "warning: {warning}");
     }
 }
 

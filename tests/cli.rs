@@ -102,6 +102,12 @@ fn the_shipped_file_states_every_key_with_its_default_and_a_reason() {
     let text = fs::read_to_string(root().join("config/seawall.toml")).unwrap();
     let table: toml::Table = text.parse().unwrap();
     for key in config::keys() {
+        if key.in_file_alone {
+            // Stated as an example, for an empty list would be in the way of the first table.
+            let example = format!("\n# [[{}]]\n", key.path);
+            assert!(text.contains(&example), "{} is not stated", key.path);
+            continue;
+        }
         let stated = value(&table, &key).unwrap_or_else(|| panic!("{} is not stated", key.path));
         if let Some(default) = &key.default {
             assert_eq!(stated, default, "{}", key.path);
@@ -116,6 +122,33 @@ fn the_shipped_file_states_every_key_with_its_default_and_a_reason() {
             pair[1]
         );
     }
+}
+
+/// Whoever takes the marks of a comment off an example has a table that is legal.
+#[test]
+fn the_examples_of_the_shipped_file_are_legal() {
+    let text = fs::read_to_string(root().join("config/seawall.toml")).unwrap();
+    let mut examples = 0;
+    let mut inside = false;
+    let uncommented = text.lines().map(|line| {
+        inside = line.starts_with("# [[") || inside && line.starts_with("# ");
+        examples += usize::from(line.starts_with("# [["));
+        if inside {
+            line.trim_start_matches("# ")
+        } else {
+            line
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("seawall.toml");
+    fs::write(&file, uncommented.collect::<Vec<_>>().join("\n")).unwrap();
+    let config = config::load(&sources(&file)).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let given = config
+        .keys()
+        .iter()
+        .filter(|key| key.in_file_alone && key.place.is_some());
+    assert_eq!(given.count(), examples);
+    assert_ne!(examples, 0);
 }
 
 #[test]

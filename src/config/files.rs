@@ -10,12 +10,7 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
         return;
     };
     for error in errors {
-        let key = match &error {
-            LoadError::Unreadable { key, .. } | LoadError::WrongContent { key, .. } => key,
-            LoadError::Mismatch { .. } => "tls.private_key",
-            LoadError::Unusable { .. } => "tls.certificate",
-            LoadError::Tickets(_) => "tls.resumption.secret_file",
-        };
+        let key = error.key();
         let text = error.to_string();
         let found = text
             .strip_prefix(key)

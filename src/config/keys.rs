@@ -28,6 +28,8 @@ pub struct Key {
     pub change: Change,
     /// Where its value was written; `None`: it is the default.
     pub place: Option<Place>,
+    /// Whether neither a variable nor a flag can set it: a list of tables.
+    pub in_file_alone: bool,
 }
 
 impl Key {
@@ -48,7 +50,7 @@ impl Key {
             .map_or(self.path.as_str(), |(_, name)| name)
     }
 
-    /// The environment variable that sets it.
+    /// The environment variable that sets it, or that is refused with the reason where [`Self::in_file_alone`] is true.
     pub fn variable(&self) -> String {
         format!("SEAWALL_{}", self.path.replace('.', "__").to_ascii_uppercase())
     }

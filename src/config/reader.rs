@@ -1,5 +1,7 @@
 //! Reads keys out of a layer: each is named once, where it is read, and what was not named is a mistake.
 
+mod entries;
+
 use std::collections::BTreeSet;
 
 use config::{Map, Value, ValueKind};
@@ -7,7 +9,7 @@ use config::{Map, Value, ValueKind};
 use super::keys::{Change, Key};
 use super::kind::{Found, Kind, Wrong};
 use super::layer::{Layer, Places};
-use super::mistake::{Mistake, similar};
+use super::mistake::{Mistake, Place, similar};
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub(super) struct Reader<'a> {
     places: &'a Places,
     stage: Stage,
     keys: Vec<Key>,
+    /// Keys within tables in lists. Their paths have the number of the table, and they are shown with the list.
+    entries: Vec<Key>,
     mistakes: Vec<Mistake>,
     unknown: Vec<Unknown>,
     /// Paths of keys with a mistake, of which nothing more can be said.
@@ -44,6 +48,8 @@ pub(super) struct Table<'r, 'a> {
     path: String,
     values: Option<&'a Map<String, Value>>,
     names: Vec<String>,
+    /// Where it begins, if it is one of a list: what must be set in it can be set nowhere else.
+    entry: Option<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -52,6 +58,7 @@ impl<'a> Reader<'a> {
             places,
             stage,
             keys: Vec::new(),
+            entries: Vec::new(),
             mistakes: Vec::new(),
             unknown: Vec::new(),
             mistaken: BTreeSet::new(),
@@ -65,7 +72,7 @@ impl<'a> Reader<'a> {
             ValueKind::Table(values) => Some(values),
             _ => None,
         };
-        self.table(String::new(), values, read)
+        self.table(String::new(), values, None, read)
     }
 
     /// Reports that values which are legal by themselves do not fit together: at `path`, unless one of `others` or
@@ -89,7 +96,8 @@ impl<'a> Reader<'a> {
             return;
         }
         // The place of the key itself, or else of what contradicts it.
-        let written = |path: &str| self.keys.iter().find(|key| key.path == path)?.place.clone();
+        let keys = self.keys.iter().chain(&self.entries);
+        let written = |path: &str| keys.clone().find(|key| key.path == path)?.place.clone();
         let place = written(path).or_else(|| others.iter().find_map(|path| written(path)));
         let hint = hint.map(str::to_owned);
         self.mistakes.push(Mistake {
@@ -121,6 +129,7 @@ impl<'a> Reader<'a> {
         &mut self,
         path: String,
         values: Option<&'a Map<String, Value>>,
+        entry: Option<usize>,
         read: impl FnOnce(&mut Table<'_, 'a>) -> T,
     ) -> T {
         let mut table = Table {
@@ -128,6 +137,7 @@ impl<'a> Reader<'a> {
             path,
             values,
             names: Vec::new(),
+            entry,
         };
         let result = read(&mut table);
         table.close();
@@ -222,7 +232,18 @@ impl<'a> Table<'_, 'a> {
                     None
                 }
             });
-        self.reader.table(path, values, read)
+        self.reader.table(path, values, None, read)
+    }
+
+    /// Reports that values which are legal by themselves do not fit together: at the key `name` of this table, unless
+    /// it or one of `others` is mistaken anyway. Of the whole alone: what one layer lacks another may have.
+    pub(super) fn contradiction(&mut self, name: &str, others: &[&str], found: &str, hint: &str) {
+        if self.reader.stage == Stage::Whole {
+            let others: Vec<String> = others.iter().map(|other| join(&self.path, other)).collect();
+            let others: Vec<&str> = others.iter().map(String::as_str).collect();
+            self.reader
+                .contradiction(&join(&self.path, name), &others, found.to_owned(), hint);
+        }
     }
 
     fn read<K: Kind>(
@@ -246,8 +267,9 @@ impl<'a> Table<'_, 'a> {
             // A table that is none was reported as such.
             None if self.reader.mistaken.contains(&self.path) => Ok(None),
             None => {
-                self.reader.incomplete = true;
-                self.reader.mistakes.push(missing(kind.allowed(), &path));
+                self.reader.incomplete |= self.entry.is_none();
+                let entry = places.of_value(self.entry);
+                self.reader.mistakes.push(missing(kind.allowed(), &path, entry));
                 Err(Vec::new())
             }
         };
@@ -270,6 +292,7 @@ impl<'a> Table<'_, 'a> {
             allowed: kind.allowed(),
             change,
             place,
+            in_file_alone: false,
         });
         value
     }
@@ -290,16 +313,17 @@ impl<'a> Table<'_, 'a> {
     }
 }
 
-fn missing(allowed: String, path: &str) -> Mistake {
-    let hint = Some(format!(
-        "set it in the file, by --set {path}=…, or by its variable"
-    ));
+fn missing(allowed: String, path: &str, entry: Option<Place>) -> Mistake {
+    let hint = match entry {
+        Some(_) => "set it in this table of the list".to_owned(),
+        None => format!("set it in the file, by --set {path}=…, or by its variable"),
+    };
     Mistake {
-        place: None,
+        place: entry,
         path: path.to_owned(),
         found: "must be set".to_owned(),
         allowed,
-        hint,
+        hint: Some(hint),
     }
 }
 

@@ -1,7 +1,8 @@
 //! The keys: each is named here once, with its kind, its range, its default and the reason for it. A new key is a
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
-use std::path::PathBuf;
+mod tls;
+
 use std::time::Duration;
 
 use super::Config;
@@ -13,7 +14,7 @@ use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, admission, connection, listener, refusal, relay, tls, upstream};
+use crate::{admin, admission, connection, listener, refusal, relay, upstream};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -36,7 +37,7 @@ const MOST_TOKENS: f64 = 1_000_000.0;
 /// The whole configuration.
 pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let listen = root.table("listen", listen);
-    let tls = root.table("tls", tls);
+    let tls = root.table("tls", tls::table);
     // 15 s: a slow modem needs 10 s for a handshake (docs of PubSubClient: 15 s of patience); longer only holds
     // places for the dead.
     let timeout = Duration::from_secs(15);
@@ -96,73 +97,6 @@ fn listen(table: &mut Table<'_, '_>) -> listener::Settings {
             most => Some(most as usize),
         },
     }
-}
-
-fn tls(table: &mut Table<'_, '_>) -> tls::Settings {
-    let file = Parsed {
-        allowed: "path of a PEM file",
-        parse: path,
-        show: |path| path.display().to_string(),
-    };
-    let versions = Choice(&[("1.2", tls::MinVersion::V1_2), ("1.3", tls::MinVersion::V1_3)]);
-    // RFC 7301 section 3.1: a name has 1 to 255 bytes.
-    let alpn = Parsed {
-        allowed: "protocol name of 1 to 255 bytes such as \"mqtt\"",
-        parse: alpn,
-        show: String::clone,
-    };
-    tls::Settings {
-        certificate: table.required("certificate", OnReload, &file),
-        private_key: table.required("private_key", OnReload, &file),
-        // 1.2: most firmware in the field has nothing newer.
-        min_version: table.key("min_version", OnRestart, &versions, tls::MinVersion::V1_2),
-        // Empty: a device that offers a wrong name is still a device.
-        alpn: table.key(
-            "alpn",
-            OnRestart,
-            &List {
-                item: alpn,
-                least: 0,
-                most: 16,
-            },
-            Vec::new(),
-        ),
-        resumption: table.table("resumption", resumption),
-    }
-}
-
-fn resumption(table: &mut Table<'_, '_>) -> Option<tls::ticket::Settings> {
-    let secret_file = Parsed {
-        allowed: "path of a file with 32 random bytes or more (raw, hexadecimal or base64), or \"\"",
-        parse: |text| {
-            if text.is_empty() {
-                Ok(None)
-            } else {
-                path(text).map(Some)
-            }
-        },
-        show: |path: &Option<PathBuf>| {
-            path.as_ref()
-                .map_or_else(String::new, |path| path.display().to_string())
-        },
-    };
-    // A key for less than a second would seal a handful of tickets. RFC 8446 section 4.6.1: seven days are the most.
-    let span = Span {
-        least: Duration::from_secs(1),
-        most: Duration::from_hours(7 * 24),
-    };
-    let enabled = table.key("enabled", OnRestart, &Switch, true);
-    let settings = tls::ticket::Settings {
-        // Empty: no secret can be a default. What that costs is said at the start.
-        secret_file: table.key("secret_file", OnReload, &secret_file, None),
-        // 6 h: far from the 2^32 tickets that one key of AES-GCM may seal, even at 20,000 a second.
-        rotation: table.key("rotation", OnRestart, &span, Duration::from_hours(6)),
-        // 24 h: a device that reports once a day is resumed; a stolen ticket is good for no longer.
-        lifetime: table.key("lifetime", OnRestart, &span, Duration::from_hours(24)),
-        // 2: a client of TLS 1.3 uses a ticket once, and burns one for each refused attempt.
-        tickets: table.key("tickets", OnRestart, &Whole { least: 0, most: 4 }, 2) as usize,
-    };
-    enabled.then_some(settings)
 }
 
 fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {
@@ -322,22 +256,6 @@ fn log(table: &mut Table<'_, '_>) -> log::Settings {
         // Changes of state are at info; what a peer can cause at will is at debug.
         level: table.key("level", OnReload, &levels, "info".to_owned()),
         format: table.key("format", OnReload, &formats, log::Format::Text),
-    }
-}
-
-fn path(text: &str) -> Result<PathBuf, Option<String>> {
-    if text.trim().is_empty() || text.contains('\0') {
-        Err(None)
-    } else {
-        Ok(PathBuf::from(text))
-    }
-}
-
-fn alpn(text: &str) -> Result<String, Option<String>> {
-    if (1..=255).contains(&text.len()) {
-        Ok(text.to_owned())
-    } else {
-        Err(None)
     }
 }
 

@@ -13,7 +13,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Config, Mistakes, Place, Sources, check, keys, load};
+use super::kind::{Parsed, Switch};
+use super::layer::{Layer, Places};
+use super::reader::{Reader, Stage};
+use super::{Change, Config, Key, Mistake, Mistakes, Place, Sources, check, keys, load};
 use crate::upstream::Endpoint;
 
 /// The keys that must be set.
@@ -69,6 +72,9 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.tls.private_key, PathBuf::from("k.pem"));
     assert_eq!(config.tls.min_version, crate::tls::MinVersion::V1_2);
     assert!(config.tls.alpn.is_empty());
+    assert_eq!(config.tls.client_auth, crate::tls::ClientAuth::None);
+    assert_eq!(config.tls.max_record, 4096);
+    assert!(config.tls.hosts.is_empty());
     let resumption = config.tls.resumption.expect("enabled");
     assert_eq!(resumption.secret_file, None);
     assert_eq!(resumption.rotation, Duration::from_hours(6));
@@ -262,6 +268,7 @@ fn text_is_read_as_the_file_would_be() {
         ("tls.min_version=1.3", "tls.min_version", "\"1.3\""),
         ("tls.alpn=mqtt, x", "tls.alpn", "[\"mqtt\", \"x\"]"),
         ("tls.alpn=", "tls.alpn", "[]"),
+        ("tls.client_ca=", "tls.client_ca", "\"\""),
         ("tls.certificate=/a=b,c.pem", "tls.certificate", "\"/a=b,c.pem\""),
         (
             "log.level=info,seawall::tls=trace",
@@ -535,6 +542,59 @@ fn contradictions_are_placed_where_they_were_written() {
 }
 
 #[test]
+fn client_authentication_is_all_of_its_keys_or_none() {
+    use crate::tls::{Authorities, ClientAuth, CrlExpired};
+    let authorities = |crl: &[&str], crl_expired| Authorities {
+        ca: "ca.pem".into(),
+        crl: crl.iter().map(PathBuf::from).collect(),
+        crl_expired,
+    };
+    for (set, expected) in [
+        (&["client_auth=none"][..], Ok(ClientAuth::None)),
+        (
+            &["client_auth=none", "client_ca=", "client_crl="],
+            Ok(ClientAuth::None),
+        ),
+        (
+            &["client_auth=optional", "client_ca=ca.pem"],
+            Ok(ClientAuth::Optional(authorities(&[], CrlExpired::Reject))),
+        ),
+        (
+            &[
+                "client_auth=required",
+                "client_ca=ca.pem",
+                "client_crl=a,b",
+                "client_crl_expired=accept",
+            ],
+            Ok(ClientAuth::Required(authorities(&["a", "b"], CrlExpired::Accept))),
+        ),
+        (&["client_auth=required"], Err(&["tls.client_auth"][..])),
+        (
+            &["client_auth=optional", "client_crl=a"],
+            Err(&["tls.client_auth"]),
+        ),
+        (&["client_ca=ca.pem"], Err(&["tls.client_ca"])),
+        (
+            &["client_auth=none", "client_ca=ca.pem", "client_crl=a"],
+            Err(&["tls.client_ca", "tls.client_crl"]),
+        ),
+        // One mistake is enough.
+        (
+            &["client_auth=always", "client_ca=ca.pem"],
+            Err(&["tls.client_auth"]),
+        ),
+    ] {
+        let set: Vec<String> = set.iter().map(|set| format!("tls.{set}")).collect();
+        let set: Vec<&str> = set.iter().map(String::as_str).collect();
+        let found = load(&flags(&set)).map(|config| config.tls.client_auth);
+        let found = found.map_err(|mistakes| mistakes.iter().map(|mistake| mistake.path.clone()).collect());
+        let expected =
+            expected.map_err(|paths: &[&str]| paths.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(found, expected, "{set:?}");
+    }
+}
+
+#[test]
 fn only_a_broker_that_is_seawall_itself_is_a_loop() {
     for (listen, server, is_loop) in [
         ("0.0.0.0:8883", "127.0.0.1:8883", true),
@@ -572,6 +632,27 @@ fn many_mistakes_are_counted_and_not_all_shown() {
 
 #[test]
 fn check_opens_what_load_only_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.toml");
+    let host =
+        "name = \"a.example.com\"\ncertificate = \"/nowhere/a.pem\"\nprivate_key = \"/nowhere/a.key\"\n";
+    std::fs::write(&path, format!("[[tls.hosts]]\n{host}")).unwrap();
+    let mistakes = check(&Sources {
+        file: Some(path),
+        ..flags(&[])
+    })
+    .unwrap_err();
+    let of_host: Vec<_> = mistakes.iter().filter(|mistake| mistake.line() != 0).collect();
+    assert_eq!(of_host.len(), 2, "{mistakes}");
+    assert_eq!(
+        (of_host[0].line(), of_host[0].path.as_str()),
+        (3, "tls.hosts[0].certificate")
+    );
+    assert_eq!(
+        (of_host[1].line(), of_host[1].path.as_str()),
+        (4, "tls.hosts[0].private_key")
+    );
+
     let mistakes = check(&flags(&["tls.certificate=/nowhere/c.pem"])).unwrap_err();
     assert!(
         mistakes
@@ -585,6 +666,174 @@ fn check_opens_what_load_only_names() {
             .all(|mistake| matches!(mistake.place, Some(Place::Flag(_)))),
         "{mistakes}"
     );
+}
+
+/// What a list of up to two tables at `a.list`, each with a key that must be set and one that need not be, is read as,
+/// and the mistakes in it.
+fn read_list(layer: &Layer, places: &Places, stage: Stage) -> (Vec<(PathBuf, bool)>, Vec<Key>, Vec<Mistake>) {
+    let name = Parsed {
+        allowed: "path",
+        parse: |text| Ok(PathBuf::from(text)),
+        show: |path: &PathBuf| path.display().to_string(),
+    };
+    let mut reader = Reader::new(places, stage);
+    let list = reader.read(layer, |root| {
+        root.table("a", |table| {
+            table.tables("list", Change::OnReload, 2, |table| {
+                let name = table.required("name", Change::OnReload, &name);
+                (name, table.key("switch", Change::OnReload, &Switch, false))
+            })
+        })
+    });
+    let (keys, mistakes) = reader.finish();
+    (list, keys, mistakes)
+}
+
+/// The same of a file, through a merge as `load` does one.
+fn read_list_of(text: &str) -> (Vec<(PathBuf, bool)>, Vec<Key>, Vec<Mistake>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.toml");
+    std::fs::write(&path, text).unwrap();
+    let mut places = Places::default();
+    let file = super::file::read(&path, &mut places).unwrap();
+    assert!(file.syntax.is_empty(), "{:?}", file.syntax);
+    let (_, _, mut mistakes) = read_list(&file.layer, &places, Stage::Layer);
+    let merged = super::layer::merge(&[file.layer, Layer::empty()], &["a".to_owned()]).unwrap();
+    let (list, keys, more) = read_list(&merged, &places, Stage::Whole);
+    mistakes.extend(more);
+    let mistakes = Mistakes::of(mistakes).map_or(Vec::new(), |mistakes| mistakes.iter().cloned().collect());
+    (list, keys, mistakes)
+}
+
+#[test]
+fn a_list_of_tables_is_one_key_and_means_the_same_when_printed() {
+    let text = "[[a.list]]\nname = \"x\"\n[[a.list]]\nswitch = true\nname = \"y\"\n";
+    let (list, keys, mistakes) = read_list_of(text);
+    assert_eq!(mistakes, []);
+    assert_eq!(list, [("x".into(), false), ("y".into(), true)]);
+    assert_eq!(keys.len(), 1);
+    assert_eq!(keys[0].path, "a.list");
+    assert!(keys[0].in_file_alone);
+    assert!(
+        matches!(keys[0].place, Some(Place::Line { .. })),
+        "{:?}",
+        keys[0].place
+    );
+    let (again, same, mistakes) = read_list_of(&super::keys::to_toml(&keys));
+    assert_eq!((again, same, mistakes), (list, keys, Vec::new()));
+
+    let (list, keys, mistakes) = read_list_of("[a]\n");
+    assert_eq!((list, mistakes), (Vec::new(), Vec::new()));
+    assert_eq!(Some(&keys[0].value), keys[0].default.as_ref());
+    assert_eq!(read_list_of("[a]\nlist = []\n").2, []);
+}
+
+#[test]
+fn mistakes_in_a_list_of_tables_name_the_table() {
+    for (text, line, path, found, hint) in [
+        (
+            "[[a.list]]\nname = \"x\"\n[[a.list]]\nswitch = true\n",
+            3,
+            "a.list[1].name",
+            "must be set",
+            "set it in this table of the list",
+        ),
+        (
+            "a.list = [{name = \"x\"}, {}]\n",
+            1,
+            "a.list[1].name",
+            "must be set",
+            "set it in this table of the list",
+        ),
+        (
+            "[[a.list]]\nname = \"x\"\nswitch = 5\n",
+            3,
+            "a.list[0].switch",
+            "found 5 (an integer)",
+            "",
+        ),
+        (
+            "[[a.list]]\nname = \"x\"\nswich = true\n",
+            3,
+            "a.list[0].swich",
+            "no key of this name",
+            "did you mean a.list[0].switch?",
+        ),
+        (
+            "[a.list]\nname = \"x\"\n",
+            1,
+            "a.list",
+            "found a table",
+            "its header has double brackets: [[a.list]]",
+        ),
+        ("a.list = \"x\"\n", 1, "a.list", "found \"x\" (a string)", ""),
+        (
+            "a.list = [{name = \"x\"},\n5]\n",
+            2,
+            "a.list[1]",
+            "found 5 (an integer)",
+            "",
+        ),
+        (
+            "a.list = [{name = \"x\"}, {name = \"y\"}, {name = \"z\"}]\n",
+            1,
+            "a.list",
+            "found 3 tables",
+            "",
+        ),
+    ] {
+        let (_, _, mistakes) = read_list_of(text);
+        assert_eq!(mistakes.len(), 1, "{text}: {mistakes:?}");
+        let mistake = &mistakes[0];
+        assert_eq!(
+            (
+                mistake.line(),
+                mistake.path.as_str(),
+                mistake.found.as_str(),
+                mistake.hint.as_deref().unwrap_or("")
+            ),
+            (line, path, found, hint),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn text_cannot_set_a_list_of_tables() {
+    for path in ["a.list", "a.list.name", "a.list.0.name", "a.list[0].name"] {
+        let mut places = Places::default();
+        let (layers, mistakes) = super::text::flags(&[format!("{path}=x")], &mut places);
+        assert_eq!(mistakes, []);
+        let (_, _, mistakes) = read_list(&layers[0], &places, Stage::Layer);
+        assert_eq!(mistakes.len(), 1, "{path}: {mistakes:?}");
+        let expected = if path.contains('[') {
+            "no key of this name"
+        } else {
+            "can be set in the file alone"
+        };
+        assert_eq!(mistakes[0].found, expected, "{path}");
+        assert!(matches!(mistakes[0].place, Some(Place::Flag(_))));
+    }
+    let (_, keys, _) = read_list(&Layer::empty(), &Places::default(), Stage::Layer);
+    for name in [
+        "SEAWALL_A_LIST",
+        "SEAWALL_A__LIST",
+        "SEAWALL_A__LIST__NAME",
+        "SEAWALL_A__LIST__0__NAME",
+    ] {
+        let mut places = Places::default();
+        let environment = [(OsString::from(name), OsString::from("x"))];
+        let (layers, mut mistakes) = super::text::variables(&environment, &keys, &mut places);
+        for layer in layers {
+            mistakes.extend(read_list(&layer, &places, Stage::Layer).2);
+        }
+        assert_eq!(mistakes.len(), 1, "{name}: {mistakes:?}");
+        assert_eq!(
+            (mistakes[0].path.as_str(), mistakes[0].found.as_str()),
+            ("a.list", "can be set in the file alone")
+        );
+        assert!(matches!(mistakes[0].place, Some(Place::Variable(..))));
+    }
 }
 
 fn any_toml() -> impl Strategy<Value = String> {

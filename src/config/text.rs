@@ -98,6 +98,11 @@ fn variable<'a>(
     let path: Vec<String> = lower.split("__").take(DEEPEST).map(str::to_owned).collect();
     if path.len() == 1 {
         return match meant(&lower, keys) {
+            Some(key) if key.in_file_alone => Err(wrong(
+                key.path.clone(),
+                "can be set in the file alone",
+                format!("a table [[{}]] for each", key.path),
+            )),
             Some(key) => Err(wrong(
                 key.path.clone(),
                 "two underscores stand between table and key",

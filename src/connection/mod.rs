@@ -95,6 +95,14 @@ impl House {
         &self.traffic
     }
 
+    /// Takes other certificates for the connections that come from now on.
+    pub fn replace_tls(&self, tls: &tls::Acceptor) {
+        self.rules.rcu(|rules| Rules {
+            tls: tls.clone(),
+            ..Rules::clone(rules)
+        });
+    }
+
     /// Serves one accepted socket until its end, and writes down how it ended.
     pub async fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) {
         let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
@@ -193,7 +201,10 @@ impl Life<'_> {
         // Boxed for the same reason: what a handshake needs is freed with it.
         let shaken = Box::pin(self.rules.tls.accept(socket, deadline, self.accepted)).await;
         let (client, handshake) = match shaken {
-            Ok((client, handshake)) => (Ok(Box::new(client)), Ok(handshake)),
+            Ok(established) => {
+                self.attempt.identity = established.identity;
+                (Ok(Box::new(established.stream)), Ok(established.handshake))
+            }
             Err(failure) => (Err(failure), Err(failure)),
         };
         self.attempt.handshake = Some(handshake);

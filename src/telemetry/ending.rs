@@ -91,7 +91,17 @@ pub enum HandshakeFailure {
     NoSharedParameters,
     /// The client sent an alert: it does not accept our certificate, or the like.
     ClientAlert,
-    /// The client's certificate was missing or not accepted.
+    /// A client certificate is required, and the client sent none.
+    ClientCertificateMissing,
+    /// The client's certificate, or one above it, has expired or is not valid yet.
+    ClientCertificateExpired,
+    /// No authority of ours signed the client's certificate.
+    ClientCertificateUnknownIssuer,
+    /// The client's certificate, or one above it, is on a revocation list.
+    ClientCertificateRevoked,
+    /// The revocation list that would have to say so is past its time: the operator's to renew.
+    ClientCrlExpired,
+    /// The client's certificate was not accepted for another reason.
     ClientCertificate,
     /// Anything else that breaks TLS.
     Protocol,
@@ -99,13 +109,18 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// Every cause.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Timeout,
         Self::Gone,
         Self::NotTls,
         Self::Version,
         Self::NoSharedParameters,
         Self::ClientAlert,
+        Self::ClientCertificateMissing,
+        Self::ClientCertificateExpired,
+        Self::ClientCertificateUnknownIssuer,
+        Self::ClientCertificateRevoked,
+        Self::ClientCrlExpired,
         Self::ClientCertificate,
         Self::Protocol,
     ];
@@ -119,6 +134,11 @@ impl HandshakeFailure {
             Self::Version => "version",
             Self::NoSharedParameters => "no-shared-parameters",
             Self::ClientAlert => "client-alert",
+            Self::ClientCertificateMissing => "client-certificate-missing",
+            Self::ClientCertificateExpired => "client-certificate-expired",
+            Self::ClientCertificateUnknownIssuer => "client-certificate-unknown-issuer",
+            Self::ClientCertificateRevoked => "client-certificate-revoked",
+            Self::ClientCrlExpired => "client-crl-expired",
             Self::ClientCertificate => "client-certificate",
             Self::Protocol => "protocol",
         }
@@ -174,6 +194,18 @@ pub struct Handshake {
     pub took: Duration,
 }
 
+/// Who a client is by its certificate, which was verified. Fit to be logged: control characters are replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// The first common name of its subject.
+    pub common_name: Option<String>,
+    /// Its subject alternative names in the order of the certificate, each with its kind: `DNS:`, `email:`, `URI:`
+    /// or `IP:`.
+    pub alternative_names: Vec<String>,
+    /// Its serial number in lower-case hexadecimal digits, two for each byte.
+    pub serial: String,
+}
+
 /// What admission made of a CONNECT: label `decision`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -201,6 +233,8 @@ pub struct Attempt {
     pub source: SocketAddr,
     /// The handshake, once it is over.
     pub handshake: Option<Result<Handshake, HandshakeFailure>>,
+    /// Who the client is, where it has shown a certificate.
+    pub identity: Option<Box<Identity>>,
     /// Protocol of the CONNECT, once it is read.
     pub protocol: Protocol,
     /// Client identifier, once it is read.
@@ -234,6 +268,7 @@ impl Attempt {
             connection,
             source,
             handshake: None,
+            identity: None,
             protocol: Protocol::Other,
             client_id: None,
             clean: None,

@@ -63,6 +63,28 @@ impl Shed {
     }
 }
 
+/// What came of reading changed files: label `result` of `seawall_reloads_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reload {
+    /// What was read is in effect.
+    Done,
+    /// Something is wrong with it, and what was in effect still is.
+    Refused,
+}
+
+impl Reload {
+    /// Every result, in the order of the enum.
+    pub const ALL: [Self; 2] = [Self::Done, Self::Refused];
+
+    /// The metric label.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Refused => "refused",
+        }
+    }
+}
+
 /// Label `kind` of `seawall_handshakes_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeOutcome {
@@ -257,6 +279,7 @@ macro_rules! label {
 label!(Phase, |phase| phase as usize);
 label!(Side, |side| side as usize);
 label!(Shed, |shed| shed as usize);
+label!(Reload, |reload| reload as usize);
 label!(Reason, |reason| reason as usize);
 label!(HandshakeFailure, |failure| failure as usize);
 label!(Protocol, |protocol| match protocol {
@@ -298,6 +321,7 @@ mod tests {
         holds::<Phase>();
         holds::<Side>();
         holds::<Shed>();
+        holds::<Reload>();
         holds::<Reason>();
         holds::<HandshakeFailure>();
         holds::<HandshakeKind>();

@@ -14,10 +14,10 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
-use self::families::{Admission, Clients, Upstream, add, build_info};
+use self::families::{Admission, Clients, Files, Upstream, add, build_info};
 use super::ending::{Attempt, Ending, Phase};
-pub use super::labels::Shed;
 use super::labels::{Each, Label};
+pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
 use crate::admission::controller::Snapshot;
 
@@ -27,6 +27,7 @@ pub struct Metrics {
     clients: Clients,
     admission: Admission,
     upstreams: Vec<Upstream>,
+    files: Files,
 }
 
 /// Figures since the start of the process, for `/status`: the same that `/metrics` shows. Keys are the label values.
@@ -54,11 +55,13 @@ impl Metrics {
         let clients = Clients::new(&registry)?;
         let admission = Admission::new(&registry)?;
         let upstreams = Upstream::all(&registry, servers)?;
+        let files = Files::new(&registry)?;
         Ok(Arc::new(Self {
             registry,
             clients,
             admission,
             upstreams,
+            files,
         }))
     }
 
@@ -125,6 +128,21 @@ impl Metrics {
         if let Some(upstream) = self.upstreams.get(server) {
             upstream.up.set(i64::from(up));
         }
+    }
+
+    /// When the server certificates expire, by name and in Unix seconds. Replaces what was said before.
+    pub fn certificates<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
+        self.files.certificates(expiries);
+    }
+
+    /// Until when the revocation lists hold, by file and in Unix seconds. Replaces what was said before.
+    pub fn revocation_lists<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
+        self.files.lists(expiries);
+    }
+
+    /// Changed files were read.
+    pub fn reloaded(&self, result: Reload) {
+        add(self.files.reloads.get(result), 1);
     }
 
     /// The brokers as configured, and whether they can be used.

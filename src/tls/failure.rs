@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustls::{Error, InvalidMessage, PeerIncompatible};
+use rustls::{CertificateError, Error, InvalidMessage, PeerIncompatible};
 
 use crate::telemetry::ending::HandshakeFailure;
 
@@ -26,7 +26,24 @@ pub(super) fn classify(error: &io::Error) -> HandshakeFailure {
         ) => HandshakeFailure::Version,
         Error::PeerIncompatible(_) => HandshakeFailure::NoSharedParameters,
         Error::AlertReceived(_) => HandshakeFailure::ClientAlert,
-        Error::InvalidCertificate(_) | Error::NoCertificatesPresented => HandshakeFailure::ClientCertificate,
+        Error::NoCertificatesPresented => HandshakeFailure::ClientCertificateMissing,
+        Error::InvalidCertificate(error) => of_certificate(error),
+        Error::InvalidCertRevocationList(_) => HandshakeFailure::ClientCertificate,
         _ => HandshakeFailure::Protocol,
+    }
+}
+
+fn of_certificate(error: &CertificateError) -> HandshakeFailure {
+    match error {
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => HandshakeFailure::ClientCertificateExpired,
+        CertificateError::UnknownIssuer => HandshakeFailure::ClientCertificateUnknownIssuer,
+        CertificateError::Revoked => HandshakeFailure::ClientCertificateRevoked,
+        CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+            HandshakeFailure::ClientCrlExpired
+        }
+        _ => HandshakeFailure::ClientCertificate,
     }
 }

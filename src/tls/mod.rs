@@ -1,27 +1,39 @@
 //! TLS towards the clients.
 
 mod certificate;
+mod client_auth;
 mod failure;
+mod files;
 pub mod hello;
+mod identity;
+mod inventory;
+mod resolver;
 pub mod ticket;
 mod wire;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use rustls::crypto::aws_lc_rs;
-use rustls::server::Acceptor as HelloReader;
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::{Acceptor as HelloReader, ServerConnection};
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
+use rustls_pki_types::UnixTime;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
-pub use certificate::LoadError;
+pub use client_auth::{Authorities, ClientAuth, CrlExpired, Policy, RevocationList};
+pub use files::{Fingerprint, LoadError, Warning};
+pub use resolver::{BadHostName, HostName};
 
+use inventory::Inventory;
+use resolver::Resolver;
 use ticket::{ClientPolicy, NoTickets, Secret, Ticketer, Tickets};
 
-use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, TlsVersion};
+use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, Identity, TlsVersion};
+use crate::telemetry::wall_clock;
 
 /// `[tls]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +48,23 @@ pub struct Settings {
     pub alpn: Vec<String>,
     /// `[tls.resumption]`; `None`: every handshake is a full one.
     pub resumption: Option<ticket::Settings>,
+    /// Whether clients show a certificate, and whose.
+    pub client_auth: ClientAuth,
+    /// Most bytes that one record to a client carries, without its header and what encryption adds; 64 to 16,384.
+    pub max_record: usize,
+    /// More certificates, by the name that a client asks for. Several of one name are picked by what it can verify.
+    pub hosts: Vec<Host>,
+}
+
+/// One of `tls.hosts`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The name.
+    pub name: HostName,
+    /// PEM chain.
+    pub certificate: PathBuf,
+    /// PEM private key that goes with it.
+    pub private_key: PathBuf,
 }
 
 /// `tls.min_version`.
@@ -51,68 +80,101 @@ pub enum MinVersion {
 /// relay hands on at most its own buffer beside it.
 const SESSION_BUFFER: usize = 16 * 1024;
 
-/// Ends TLS for clients.
+/// What the library counts to a record besides its content: the header of RFC 8446 section 5.1.
+const RECORD_HEADER: usize = 5;
+
+impl Settings {
+    /// What the files hold now.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self.files())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let hosts = self
+            .hosts
+            .iter()
+            .flat_map(|host| [&host.certificate, &host.private_key]);
+        let authorities = self.client_auth.authorities().into_iter();
+        let clients =
+            authorities.flat_map(|authorities| [&authorities.ca].into_iter().chain(&authorities.crl));
+        [&self.certificate, &self.private_key]
+            .into_iter()
+            .chain(hosts)
+            .chain(clients)
+            .map(PathBuf::as_path)
+            .chain(self.secret_file())
+    }
+
+    fn secret_file(&self) -> Option<&Path> {
+        self.resumption.as_ref()?.secret_file.as_deref()
+    }
+}
+
+/// Ends TLS for clients. Cheap to clone; what is in use is never changed, another one takes its place.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
     with_alpn: Arc<ServerConfig>,
     without_alpn: Arc<ServerConfig>,
+    policy: Arc<Policy>,
+    inventory: Arc<Inventory>,
     tickets: Option<Arc<Tickets>>,
     ticketer: Option<Arc<Ticketer>>,
 }
 
+/// A connection on which TLS is up.
+pub struct Established {
+    /// The connection.
+    pub stream: TlsStream<TcpStream>,
+    /// What kind of handshake it was.
+    pub handshake: Handshake,
+    /// Who the client is, where it has shown a certificate.
+    pub identity: Option<Box<Identity>>,
+}
+
 impl Acceptor {
-    /// Loads certificate, key and ticket secret. Every file that can't be used is in the error.
+    /// Loads everything that the settings name, all or nothing. Every file that can't be used is in the error.
     pub fn load(settings: &Settings) -> Result<Self, Vec<LoadError>> {
-        match settings.resumption.as_ref().map(Tickets::load).transpose() {
-            Ok(tickets) => Self::build(settings, tickets),
-            Err(error) => Err(merged(error.into(), Self::build(settings, None))),
-        }
+        Self::build(settings, None)
     }
 
-    /// Loads all of it again, or changes nothing. The clients of before can still be resumed.
+    /// Loads everything again, all or nothing. Tickets of before are still good.
     pub fn reload(&self, settings: &Settings) -> Result<Self, Vec<LoadError>> {
-        let file = settings
-            .resumption
-            .as_ref()
-            .and_then(|resumption| resumption.secret_file.as_deref());
-        match file.map(Secret::read).transpose() {
-            Ok(secret) => {
-                let fresh = Self::build(settings, self.tickets.clone())?;
-                if let (Some(tickets), Some(secret)) = (&self.tickets, secret) {
-                    tickets.adopt(secret);
-                }
-                Ok(fresh)
-            }
-            Err(error) => Err(merged(
-                NoTickets::from(error).into(),
-                Self::build(settings, self.tickets.clone()),
-            )),
-        }
+        Self::build(settings, self.tickets.as_ref())
     }
 
-    /// Whether a ticket that a ClientHello brings is one of ours: see [`Ticketer::opens`].
-    pub fn opens(&self, ticket: &[u8]) -> bool {
-        self.ticketer
-            .as_ref()
-            .is_some_and(|ticketer| ticketer.opens(ticket))
-    }
-
-    fn build(settings: &Settings, tickets: Option<Arc<Tickets>>) -> Result<Self, Vec<LoadError>> {
+    fn build(settings: &Settings, held: Option<&Arc<Tickets>>) -> Result<Self, Vec<LoadError>> {
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let certified = certificate::load(&settings.certificate, &settings.private_key, &provider)?;
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions(settings.min_version))
-            .map_err(|error| vec![LoadError::Unusable { error }])?
-            .with_no_client_auth()
-            .with_cert_resolver(Arc::new(certified));
+        let now = now();
+        let mut inventory = Inventory::default();
+        let resolver = inventory.load(settings, &provider, now);
+        let policy = Policy::load(&settings.client_auth, &provider, now, &mut inventory.warnings);
+        let secret = settings.secret_file().map(Secret::read).transpose();
+        let (resolver, (policy, lists), secret) = match (resolver, policy, secret) {
+            (Ok(resolver), Ok(policy), Ok(secret)) => (resolver, policy, secret),
+            (resolver, policy, secret) => {
+                let secret = secret.err().map(|error| vec![NoTickets::from(error).into()]);
+                let errors = [resolver.err(), policy.err(), secret];
+                return Err(errors.into_iter().flatten().flatten().collect());
+            }
+        };
+        inventory.lists = lists;
+        let policy = Arc::new(policy);
+        let (tickets, renewed) = match (&settings.resumption, held) {
+            (Some(_), Some(held)) => (Some(Arc::clone(held)), secret),
+            (Some(resumption), None) => {
+                let tickets = Tickets::start(resumption, secret).map_err(|error| vec![error.into()])?;
+                (Some(tickets), None)
+            }
+            (None, _) => (None, None),
+        };
         let ticketer = tickets
             .as_ref()
-            .map(|tickets| tickets.under(ClientPolicy::none()));
-        let number = settings
-            .resumption
-            .as_ref()
-            .map_or(0, |resumption| resumption.tickets);
-        ticket::equip(&mut config, ticketer.as_ref(), number);
+            .map(|tickets| tickets.under(client_policy(&policy)));
+        let config = server_config(settings, provider, Arc::new(resolver), &policy, ticketer.as_ref())
+            .map_err(|error| vec![LoadError::Unusable { error }])?;
+        if let (Some(tickets), Some(secret)) = (&tickets, renewed) {
+            tickets.adopt(secret);
+        }
         let mut with_alpn = config.clone();
         with_alpn.alpn_protocols = settings
             .alpn
@@ -122,6 +184,8 @@ impl Acceptor {
         Ok(Self {
             with_alpn: Arc::new(with_alpn),
             without_alpn: Arc::new(config),
+            policy,
+            inventory: Arc::new(inventory),
             tickets,
             ticketer,
         })
@@ -133,7 +197,7 @@ impl Acceptor {
         socket: TcpStream,
         deadline: Instant,
         accepted: Instant,
-    ) -> Result<(TlsStream<TcpStream>, Handshake), HandshakeFailure> {
+    ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
             let start = LazyConfigAcceptor::new(HelloReader::default(), socket).await?;
             let config = self.config_for(start.client_hello().alpn());
@@ -153,14 +217,16 @@ impl Acceptor {
             Some(ProtocolVersion::TLSv1_2) => TlsVersion::V1_2,
             _ => TlsVersion::V1_3,
         };
-        Ok((
+        let identity = identity_of(session);
+        Ok(Established {
             stream,
-            Handshake {
+            handshake: Handshake {
                 kind,
                 version,
                 took: accepted.elapsed(),
             },
-        ))
+            identity,
+        })
     }
 
     /// A client that offers none of our protocols is served without agreeing on one: RFC 7301 would have us fail the
@@ -174,13 +240,69 @@ impl Acceptor {
             &self.without_alpn
         })
     }
+
+    /// Whether a ticket that a ClientHello brings is one of ours: see [`Ticketer::opens`].
+    pub fn opens(&self, ticket: &[u8]) -> bool {
+        self.ticketer
+            .as_ref()
+            .is_some_and(|ticketer| ticketer.opens(ticket))
+    }
+
+    /// Which client certificates are accepted.
+    pub const fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The server certificates, each with the time at which it expires in Unix seconds: `default`, and for each name
+    /// of `tls.hosts` that which expires first.
+    pub fn certificates(&self) -> &[(String, i64)] {
+        &self.inventory.certificates
+    }
+
+    /// The revocation lists in use.
+    pub fn revocation_lists(&self) -> &[RevocationList] {
+        &self.inventory.lists
+    }
+
+    /// What an operator should know about the files.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.inventory.warnings
+    }
 }
 
-/// The error together with those of another part.
-fn merged<T>(error: LoadError, others: Result<T, Vec<LoadError>>) -> Vec<LoadError> {
-    let mut errors = others.err().unwrap_or_default();
-    errors.push(error);
-    errors
+/// Who the client of an established session is, where it has shown a certificate: now, or when the session that it
+/// resumes was made.
+pub fn identity_of(session: &ServerConnection) -> Option<Box<Identity>> {
+    identity::read(session.peer_certificates()?.first()?).map(Box::new)
+}
+
+/// The one place where a server's configuration is put together.
+fn server_config(
+    settings: &Settings,
+    provider: Arc<CryptoProvider>,
+    resolver: Arc<Resolver>,
+    policy: &Arc<Policy>,
+    ticketer: Option<&Arc<Ticketer>>,
+) -> Result<ServerConfig, rustls::Error> {
+    let versions = versions(settings.min_version);
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)?
+        .with_client_cert_verifier(policy.verifier())
+        .with_cert_resolver(resolver);
+    config.max_fragment_size = Some(settings.max_record + RECORD_HEADER);
+    let number = settings
+        .resumption
+        .as_ref()
+        .map_or(0, |resumption| resumption.tickets);
+    ticket::equip(&mut config, ticketer, number);
+    Ok(config)
+}
+
+/// A client is resumed under the policy that it proved itself by, and by a certificate that is accepted now.
+fn client_policy(policy: &Arc<Policy>) -> ClientPolicy {
+    let fingerprint = *policy.fingerprint();
+    let policy = Arc::clone(policy);
+    ClientPolicy::new(fingerprint, move |chain| policy.recheck(chain))
 }
 
 fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {
@@ -189,3 +311,11 @@ fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {
         MinVersion::V1_3 => const { &[&rustls::version::TLS13] },
     }
 }
+
+fn now() -> UnixTime {
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH);
+    UnixTime::since_unix_epoch(since.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -79,10 +79,10 @@ pub enum NoTickets {
 }
 
 impl Tickets {
-    /// With the secret of the file, or with one of the process's own where none is named.
-    pub fn load(settings: &Settings) -> Result<Arc<Self>, NoTickets> {
-        let secret = if let Some(path) = &settings.secret_file {
-            Secret::read(path)?
+    /// With `secret`, or with one of the process's own.
+    pub fn start(settings: &Settings, secret: Option<Secret>) -> Result<Arc<Self>, NoTickets> {
+        let secret = if let Some(secret) = secret {
+            secret
         } else {
             tracing::info!(
                 "tls.resumption.secret_file is not set: after a restart every client makes a full handshake, and replicas \

@@ -1,5 +1,6 @@
 //! Every metric: its name, its labels, its buckets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{
@@ -11,7 +12,7 @@ use crate::mqtt::Protocol;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
 use crate::telemetry::labels::{
-    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Shed,
+    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Reload, Shed,
 };
 
 /// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
@@ -255,6 +256,58 @@ impl Upstream {
     pub(super) fn connack(&self, code: u8, latency: Duration) {
         self.connack_seconds.observe(latency.as_secs_f64());
         self.connacks.get(code).inc();
+    }
+}
+
+/// Certificates and revocation lists.
+pub(super) struct Files {
+    certificates: IntGaugeVec,
+    lists: IntGaugeVec,
+    pub(super) reloads: Each<Reload, IntCounter>,
+}
+
+impl Files {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let certificates = Opts::new(
+            "seawall_certificate_expiry_seconds",
+            "Unix time at which the server certificate expires",
+        );
+        let lists = Opts::new(
+            "seawall_client_crl_expiry_seconds",
+            "Unix time after which the revocation list no longer holds",
+        );
+        let reloads = counters(
+            registry,
+            "seawall_reloads_total",
+            "Times that changed files were read",
+            &["result"],
+        )?;
+        Ok(Self {
+            certificates: registered(registry, IntGaugeVec::new(certificates, &["name"])?)?,
+            lists: registered(registry, IntGaugeVec::new(lists, &["name"])?)?,
+            reloads: each(&reloads),
+        })
+    }
+
+    pub(super) fn certificates<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
+        replace(&self.certificates, expiries);
+    }
+
+    pub(super) fn lists<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
+        replace(&self.lists, expiries);
+    }
+}
+
+/// These and no others. Of several with the same name the earliest.
+fn replace<'a>(gauges: &IntGaugeVec, expiries: impl Iterator<Item = (&'a str, i64)>) {
+    let mut earliest = BTreeMap::new();
+    for (name, expiry) in expiries {
+        let known = earliest.entry(name).or_insert(expiry);
+        *known = expiry.min(*known);
+    }
+    gauges.reset();
+    for (name, expiry) in earliest {
+        gauges.with_label_values(&[name]).set(expiry);
     }
 }
 

@@ -10,7 +10,10 @@ use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Side, TlsVersion};
 
 fn metrics() -> Arc<Metrics> {
-    Metrics::new(&["a:1883".to_owned(), "b:1883".to_owned()]).unwrap()
+    let metrics = Metrics::new(&["a:1883".to_owned(), "b:1883".to_owned()]).unwrap();
+    metrics.certificates([("default", 1)].into_iter());
+    metrics.revocation_lists([("devices.crl", 1)].into_iter());
+    metrics
 }
 
 fn attempt() -> Attempt {
@@ -164,9 +167,36 @@ fn failed_handshakes_are_counted_by_cause_and_never_as_a_connect() {
     let totals = metrics.totals();
     assert_eq!(
         totals.handshakes,
-        BTreeMap::from([("full", 0), ("resumed", 0), ("failed", 7), ("timeout", 1)])
+        BTreeMap::from([("full", 0), ("resumed", 0), ("failed", 12), ("timeout", 1)])
     );
     assert_eq!(totals.decisions.values().sum::<u64>(), 0);
+}
+
+#[test]
+fn expiries_are_those_said_last_and_of_one_name_the_earliest() {
+    let metrics = metrics();
+    metrics.certificates([("old.example.com", 5), ("default", 7)].into_iter());
+    metrics.certificates(
+        [
+            ("default", 9),
+            ("a.example.com", 3),
+            ("a.example.com", 2),
+            ("a.example.com", 4),
+        ]
+        .into_iter(),
+    );
+    let text = text(&metrics);
+    let series: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("seawall_certificate_expiry_seconds"))
+        .collect();
+    assert_eq!(
+        series,
+        [
+            "seawall_certificate_expiry_seconds{name=\"a.example.com\"} 2",
+            "seawall_certificate_expiry_seconds{name=\"default\"} 9"
+        ]
+    );
 }
 
 #[test]
@@ -254,7 +284,7 @@ fn the_documentation_names_every_label_value() {
             .split(',')
             .filter_map(|pair| pair.split_once('='))
         {
-            let open = matches!(label, "server" | "version" if name.contains("build") || label == "server");
+            let open = matches!(label, "server" | "name" | "version" if name.contains("build") || label != "version");
             if label != "le" && label != "code" && !open {
                 let quoted = format!("`{}`", word.trim_matches('"'));
                 assert!(
