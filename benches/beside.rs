@@ -16,6 +16,7 @@
     unreachable_pub,
     missing_docs,
     dead_code,
+    unused_imports,
     reason = "a bench ends by panicking, shows its figures, and uses a part of the tests' rig"
 )]
 

@@ -130,6 +130,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let connect_timeout = config.upstream.connect_timeout;
     let rules = Rules {
         connection: config.connection,
+        proxy_header: config.listen.proxy_header,
         refusal: config.refusal,
         upstream: config.upstream,
         relay: config.relay,

@@ -10,9 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use crate::admission::breaker::State;
+use crate::admission::brokers::Report;
+use crate::admission::classify::{Arrival, Classifier};
+use crate::admission::clients;
 use crate::admission::controller::{Controller, Place, Released, Seat, Snapshot, Verdict};
 use crate::admission::{Outcome, Refusal, Request, Settings};
 use crate::moment::Moment;
@@ -22,6 +27,7 @@ use crate::reason::Reason;
 #[derive(Debug)]
 pub struct Door {
     controller: Mutex<Controller<oneshot::Sender<Answer>>>,
+    classifier: ArcSwap<Classifier>,
     origin: Instant,
     /// Told whenever [`Controller::next_release`] may have come closer.
     changed: Notify,
@@ -49,6 +55,7 @@ impl Door {
     /// A door with a full bucket; its clock starts now.
     pub fn new(settings: Settings) -> Arc<Self> {
         Arc::new(Self {
+            classifier: ArcSwap::from_pointee(Classifier::new(&settings)),
             controller: Mutex::new(Controller::new(settings, Moment::ZERO)),
             origin: Instant::now(),
             changed: Notify::new(),
@@ -60,8 +67,13 @@ impl Door {
         Moment::ZERO + self.origin.elapsed()
     }
 
+    /// What a CONNECT is to the door: its lane, its cost. To be asked once, before [`Self::knock`].
+    pub fn classify(&self, request: &Request<'_>) -> Arrival {
+        self.classifier.load().classify(request)
+    }
+
     /// Decides over one CONNECT.
-    pub fn knock(self: &Arc<Self>, request: Request<'_>) -> Knock {
+    pub fn knock(self: &Arc<Self>, arrival: &Arrival) -> Knock {
         let mut receiver = None;
         let waiter = |_| {
             let (sender, waiting) = oneshot::channel();
@@ -71,7 +83,7 @@ impl Door {
         let verdict = {
             let mut controller = self.lock();
             let now = self.now();
-            controller.decide(request, waiter, now)
+            controller.decide(arrival, waiter, now)
         };
         match verdict {
             Verdict::Admit { seat, would_refuse } => Knock::Admitted {
@@ -111,12 +123,38 @@ impl Door {
 
     /// Takes new settings over for those who come from now on; what was issued stays issued.
     pub fn reconfigure(&self, settings: Settings) {
+        self.classifier
+            .store(Arc::new(self.classifier.load().renewed(&settings)));
         {
             let mut controller = self.lock();
             let now = self.now();
             controller.reconfigure(settings, now);
         }
         self.changed.notify_one();
+    }
+
+    /// Whether an admitted CONNECT may be sent to `server`, an index into `upstream.servers`. To be asked before each
+    /// dial; what came of it is told by [`Self::report`].
+    pub fn may_dial(&self, server: usize) -> bool {
+        let mut controller = self.lock();
+        let now = self.now();
+        controller.may_dial(server, now)
+    }
+
+    /// How an attempt on `server` came out.
+    pub fn report(&self, server: usize, report: Report) {
+        {
+            let mut controller = self.lock();
+            let now = self.now();
+            controller.report(server, report, now);
+        }
+        self.changed.notify_one();
+    }
+
+    /// The breaker of `server`, for metrics and status.
+    pub fn breaker(&self, server: usize) -> State {
+        let controller = self.lock();
+        controller.breaker(server, self.now())
     }
 
     /// Figures for metrics and status.
@@ -156,16 +194,21 @@ impl Door {
         self.changed.notify_one();
     }
 
-    fn settle(&self, seat: Seat, outcome: Outcome) {
-        let held = {
+    fn settle(&self, seat: Seat, outcome: Outcome) -> Option<clients::Session> {
+        let (session, held) = {
             let mut controller = self.lock();
             let now = self.now();
-            controller.settle(seat, outcome, now);
-            controller.next_release(now).is_some()
+            let session = controller.settle(seat, outcome, now);
+            (session, controller.next_release(now).is_some())
         };
         if held {
             self.changed.notify_one();
         }
+        session
+    }
+
+    fn ended(&self, session: clients::Session) {
+        self.lock().ended(session);
     }
 
     fn permit(self: &Arc<Self>, seat: Seat) -> Permit {
@@ -198,10 +241,24 @@ impl Permit {
         self.give_back(outcome);
     }
 
-    fn give_back(&mut self, outcome: Outcome) {
-        if let Some(seat) = self.seat.take() {
-            self.door.settle(seat, outcome);
+    /// The broker has answered: settles with its code and latency. What comes back is to be kept for as long as the
+    /// session lasts, so that two devices that take one client id from each other are seen.
+    pub fn answered(mut self, code: u8, latency: Duration) -> Session {
+        let outcome = Outcome::Answered { code, latency };
+        Session {
+            session: self.take_back(outcome),
+            door: Arc::clone(&self.door),
         }
+    }
+
+    fn give_back(&mut self, outcome: Outcome) {
+        if let Some(session) = self.take_back(outcome) {
+            self.door.ended(session);
+        }
+    }
+
+    fn take_back(&mut self, outcome: Outcome) -> Option<clients::Session> {
+        self.door.settle(self.seat.take()?, outcome)
     }
 }
 
@@ -216,6 +273,26 @@ impl std::fmt::Debug for Permit {
         f.debug_struct("Permit")
             .field("seat", &self.seat)
             .finish_non_exhaustive()
+    }
+}
+
+/// An accepted client's session; dropping it says that it is over.
+pub struct Session {
+    door: Arc<Door>,
+    session: Option<clients::Session>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.door.ended(session);
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
@@ -236,10 +313,7 @@ impl Future for Waiting {
         let answer = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
         self.over = true;
         // The other end is dropped unanswered only together with the door itself.
-        Poll::Ready(answer.unwrap_or(Err(Refusal {
-            reason: Reason::Draining,
-            retry_after: None,
-        })))
+        Poll::Ready(answer.unwrap_or(Err(Refusal::new(Reason::Draining))))
     }
 }
 
@@ -267,12 +341,7 @@ impl std::fmt::Debug for Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::Cost;
 
-    const CLEAN: Request<'_> = Request {
-        client_id: "device",
-        persistent: false,
-    };
     const ANSWERED: Outcome = Outcome::Answered {
         code: 0,
         latency: Duration::ZERO,
@@ -285,11 +354,7 @@ mod tests {
             max_in_flight: 100,
             max_wait: Duration::from_secs(1),
             max_held: 1000,
-            dry_run: false,
-            cost: Cost {
-                clean: 1.0,
-                persistent: 1.0,
-            },
+            ..Settings::default()
         }
     }
 
@@ -301,8 +366,12 @@ mod tests {
         door
     }
 
+    fn knock(door: &Arc<Door>) -> Knock {
+        door.knock(&door.classify(&Request::default()))
+    }
+
     fn enter(door: &Arc<Door>) -> Permit {
-        match door.knock(CLEAN) {
+        match knock(door) {
             Knock::Admitted {
                 permit,
                 would_refuse: None,
@@ -312,7 +381,7 @@ mod tests {
     }
 
     fn wait(door: &Arc<Door>) -> Waiting {
-        match door.knock(CLEAN) {
+        match knock(door) {
             Knock::Held(waiting) => waiting,
             other => panic!("{other:?}"),
         }
@@ -328,7 +397,7 @@ mod tests {
         enter(&door).settle(ANSWERED);
         let waiting: Vec<Waiting> = (0..10).map(|_| wait(&door)).collect();
         assert!(matches!(
-            door.knock(CLEAN),
+            knock(&door),
             Knock::Refused(Refusal {
                 reason: Reason::Rate,
                 ..
@@ -387,7 +456,7 @@ mod tests {
         enter(&door).settle(ANSWERED);
         let first = wait(&door);
         assert!(matches!(
-            door.knock(CLEAN),
+            knock(&door),
             Knock::Refused(Refusal {
                 reason: Reason::HoldFull,
                 ..
@@ -487,7 +556,7 @@ mod tests {
                     .map(|_| {
                         scope.spawn(|| {
                             (0..4000 / threads)
-                                .filter(|_| match door.knock(CLEAN) {
+                                .filter(|_| match knock(&door) {
                                     Knock::Admitted { permit, .. } => {
                                         permit.settle(ANSWERED);
                                         true

@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
@@ -37,6 +37,8 @@ pub mod fleet;
 pub mod listener;
 #[cfg(feature = "daemon")]
 pub mod mqtt;
+#[cfg(feature = "daemon")]
+pub mod proxy_header;
 #[cfg(feature = "daemon")]
 pub mod reason;
 #[cfg(feature = "daemon")]

@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
+use crate::proxy_header;
 use crate::socket;
 use crate::telemetry::metrics::{Metrics, Shed};
 
@@ -25,6 +26,8 @@ pub struct Settings {
     pub backlog: u32,
     /// Most connections at a time; `None`: from the descriptor limit.
     pub max_connections: Option<usize>,
+    /// PROXY protocol headers.
+    pub proxy_header: proxy_header::Settings,
 }
 
 /// Descriptors kept back from connections: standard streams, listeners, timers, log, admin and its connections.

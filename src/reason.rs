@@ -5,16 +5,25 @@
 pub enum Reason {
     /// No token in the global bucket, and no hold that would help.
     Rate,
+    /// The reserve of its lane is used up, and the rest of the bucket too.
+    Lane,
     /// The hold has no place left.
     HoldFull,
     /// Held for `admission.max_wait` without getting a turn.
     HoldExpired,
     /// `admission.max_in_flight` CONNECTs are waiting for the broker's answer.
     InFlight,
+    /// This client id comes too often: over `admission.per_client`, or several devices share it and take it from
+    /// each other.
+    ClientRate,
     /// No broker could be reached, or it went away or stayed silent before its CONNACK.
     NoBroker,
+    /// No broker is tried for the moment: too many attempts in a row have failed.
+    BreakerOpen,
     /// The proxy is going down.
     Draining,
+    /// The broker has refused these very credentials again and again; its own code is repeated from memory.
+    BadCredentials,
     /// A protocol level that neither MQTT nor its bridges use.
     Protocol,
     /// An empty client id that asks for a persistent session (legal in MQTT 5).
@@ -41,13 +50,17 @@ pub struct Answer {
 
 impl Reason {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 14] = [
         Self::Rate,
+        Self::Lane,
         Self::HoldFull,
         Self::HoldExpired,
         Self::InFlight,
+        Self::ClientRate,
         Self::NoBroker,
+        Self::BreakerOpen,
         Self::Draining,
+        Self::BadCredentials,
         Self::Protocol,
         Self::ClientId,
         Self::Malformed,
@@ -58,11 +71,15 @@ impl Reason {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Rate => "rate",
+            Self::Lane => "lane",
             Self::HoldFull => "hold-full",
             Self::HoldExpired => "hold-expired",
             Self::InFlight => "in-flight",
+            Self::ClientRate => "client-rate",
             Self::NoBroker => "no-broker",
+            Self::BreakerOpen => "breaker-open",
             Self::Draining => "draining",
+            Self::BadCredentials => "bad-credentials",
             Self::Protocol => "protocol",
             Self::ClientId => "client-id",
             Self::Malformed => "malformed",
@@ -81,11 +98,24 @@ impl Reason {
             }
         }
         match self {
-            Self::Rate | Self::HoldFull | Self::HoldExpired | Self::InFlight => {
+            Self::Rate | Self::Lane | Self::HoldFull | Self::HoldExpired | Self::InFlight => {
                 busy("server busy, try again later")
             }
+            Self::ClientRate => Answer {
+                v3: Some(0x03),
+                v5: Some(0x9F),
+                closable: true,
+                text: "this client connects too often",
+            },
+            // Where the broker's own code is known it goes out instead.
+            Self::BadCredentials => Answer {
+                v3: Some(0x05),
+                v5: Some(0x87),
+                closable: false,
+                text: "not authorized",
+            },
             Self::Draining => busy("server is shutting down, connect again"),
-            Self::NoBroker => Answer {
+            Self::NoBroker | Self::BreakerOpen => Answer {
                 v3: Some(0x03),
                 v5: Some(0x88),
                 closable: true,

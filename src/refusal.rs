@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use crate::admission::Refusal;
 use crate::mqtt::Version;
 use crate::mqtt::connack::{self, Extras};
 use crate::mqtt::connect::ConnectError;
@@ -50,14 +51,15 @@ pub struct Addressee {
 }
 
 /// The bytes that tell `addressee` why; `None`: closed without a CONNACK.
-pub fn answer(reason: Reason, addressee: Addressee, settings: &Settings) -> Option<Vec<u8>> {
-    let answer = reason.answer();
+pub fn answer(refusal: &Refusal, addressee: Addressee, settings: &Settings) -> Option<Vec<u8>> {
+    let answer = refusal.reason.answer();
     if answer.closable && settings.method == Method::Close {
         return None;
     }
-    let code = match addressee.version {
-        Version::V5 => answer.v5?,
-        Version::V3_1 | Version::V3_1_1 => answer.v3?,
+    let code = match (refusal.code, addressee.version) {
+        (Some(of_the_broker), _) => of_the_broker,
+        (None, Version::V5) => answer.v5?,
+        (None, Version::V3_1 | Version::V3_1_1) => answer.v3?,
     };
     let extras = Extras {
         reason_string: settings.reason_string.then_some(answer.text),
@@ -109,6 +111,16 @@ pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>)
         drop_input(socket).await
     };
     // A client that is gone, or does not close in time, is what this bound is for.
+    let _ = timeout(LINGER, closing).await;
+}
+
+/// The same without TLS, for who is not served at all: FIN, then a bounded moment of lingering, since a close with
+/// unread input would be a reset.
+pub async fn close_before_tls(mut socket: TcpStream) {
+    let closing = async {
+        socket.shutdown().await?;
+        drop_input(&mut socket).await
+    };
     let _ = timeout(LINGER, closing).await;
 }
 

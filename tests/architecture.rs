@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// at the head of `src/lib.rs`.
 const LAYERS: &[&[&str]] = &[
     &["reason", "moment"],
-    &["mqtt"],
+    &["mqtt", "proxy_header"],
     &["admission"],
     &["telemetry", "drain", "socket", "reconnect"],
     &["tls", "relay", "upstream", "refusal", "door"],
@@ -31,7 +31,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Modules that decide and therefore take time, randomness and waiters from their caller.
-const PURE: &[&str] = &["mqtt", "admission", "moment", "reason"];
+const PURE: &[&str] = &["mqtt", "proxy_header", "admission", "moment", "reason"];
 
 /// Words that a pure module does not contain outside its tests, and what to do instead.
 const IMPURE: &[(&str, &str)] = &[

@@ -21,6 +21,7 @@ impl State for Daemon {
             tokens: 12.5,
             in_flight: 3,
             held: 4,
+            ..Snapshot::default()
         }
     }
 

@@ -84,6 +84,14 @@ impl Bucket {
         }
     }
 
+    /// An empty one.
+    pub fn empty(rate: f64, burst: Tokens, now: Moment) -> Self {
+        Self {
+            level: 0,
+            ..Self::new(rate, burst, now)
+        }
+    }
+
     /// Tokens a second.
     pub fn rate(&self) -> f64 {
         Tokens(self.rate).as_f64()

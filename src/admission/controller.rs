@@ -1,12 +1,20 @@
 //! The only door: decides over every CONNECT, and settles every seat.
 
+mod judgement;
+
 use std::time::Duration;
 
-use super::bucket::{Bucket, Tokens};
-use super::hold::Hold;
-pub use super::hold::Place;
-use super::window::Window;
-use super::{Outcome, Refusal, Request, Settings};
+use super::adaptive::Adaptive;
+use super::appointments::Appointments;
+use super::breaker::{Access, State};
+use super::brokers::{Brokers, Report};
+use super::classify::Arrival;
+use super::clients::{Clients, Session};
+use super::credentials::Credentials;
+pub use super::queues::Place;
+use super::queues::{self, Queues, Supply};
+use super::second_dial::SecondDial;
+use super::{Outcome, Refusal, Settings};
 use crate::moment::Moment;
 use crate::reason::Reason;
 
@@ -14,8 +22,9 @@ use crate::reason::Reason;
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a seat that is not settled is lost to everybody"]
 pub struct Seat {
-    /// What goes back when it was not used.
-    cost: Tokens,
+    inner: queues::Seat,
+    arrival: Arrival,
+    probe: bool,
 }
 
 /// What becomes of a CONNECT.
@@ -65,795 +74,288 @@ pub struct Snapshot {
     pub tokens: f64,
     /// Seats taken.
     pub in_flight: u32,
+    /// Seats there are: `max_in_flight`, or what the broker has shown to bear.
+    pub window: u32,
     /// CONNECTs held.
     pub held: usize,
+    /// Refused ones that have a slot.
+    pub appointments: usize,
+    /// Credentials that the broker has refused lately.
+    pub bad_credentials: usize,
+    /// Whether a broker may be tried now.
+    pub usable: bool,
 }
+
+/// While the rate rises after a breaker has closed, it is looked at this often.
+const RISE: Duration = Duration::from_millis(50);
 
 /// Decides over every CONNECT. `W` is what the caller needs to reach a held one: a channel in the daemon, an index
 /// in virtual time.
 #[derive(Debug)]
 pub struct Controller<W> {
     settings: Settings,
-    bucket: Bucket,
-    window: Window,
-    hold: Hold<W>,
+    queues: Queues<(W, Arrival)>,
+    brokers: Brokers,
+    adaptive: Adaptive,
+    credentials: Credentials,
+    clients: Clients,
+    second_dial: SecondDial,
+    appointments: Appointments,
 }
 
 impl<W> Controller<W> {
-    /// A controller with a full bucket.
+    /// A controller with full buckets that knows nobody.
     pub fn new(settings: Settings, now: Moment) -> Self {
+        let adaptive = Adaptive::new(settings.adaptive, settings.rate, settings.max_in_flight, now);
+        let supply = if settings.adaptive.enabled {
+            followed(&adaptive, &settings)
+        } else {
+            fixed(&settings)
+        };
         Self {
-            bucket: Bucket::new(settings.rate, Tokens::new(settings.burst), now),
-            window: Window::new(settings.max_in_flight),
-            hold: Hold::default(),
+            queues: Queues::new(&settings, supply, now),
+            brokers: Brokers::new(settings.breaker, settings.servers),
+            adaptive,
+            credentials: Credentials::new(settings.bad_credentials, now),
+            clients: Clients::new(settings.per_client),
+            second_dial: SecondDial::default(),
+            appointments: Appointments::new(now),
             settings,
         }
     }
 
     /// Takes new settings over; what was issued stays issued, and no fresh burst is granted. Who is held keeps its
-    /// deadline.
+    /// deadline and its place, and what was learned is kept.
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
-        self.bucket
-            .reconfigure(settings.rate, Tokens::new(settings.burst), now);
-        self.window.resize(settings.max_in_flight, now);
+        self.brokers.reconfigure(settings.breaker, settings.servers);
+        self.adaptive
+            .reconfigure(settings.adaptive, settings.max_in_flight);
+        self.credentials.reconfigure(settings.bad_credentials);
+        self.clients.reconfigure(settings.per_client);
         self.settings = settings;
+        let supply = self.supply(now);
+        self.queues.reconfigure(&self.settings, supply, now);
     }
 
     /// Decides over one CONNECT. `waiter` is called only for [`Verdict::Hold`].
-    pub fn decide(&mut self, request: Request<'_>, waiter: impl FnOnce(Place) -> W, now: Moment) -> Verdict {
-        let cost = self.cost(request);
+    pub fn decide(&mut self, arrival: &Arrival, waiter: impl FnOnce(Place) -> W, now: Moment) -> Verdict {
+        self.go_on(now);
+        let objection = self.objection(arrival, now);
         if self.settings.dry_run {
-            return self.decide_dry(cost, now);
+            return self.decide_dry(arrival, objection, now);
         }
-        if self.hold.is_empty() && self.window.has_room() && self.bucket.take(cost, now) {
+        if let Some(refusal) = objection {
+            return Verdict::Refuse(refusal);
+        }
+        if let Some(seat) = self.admit(arrival, now) {
             return Verdict::Admit {
-                seat: self.seat(cost, now),
+                seat,
                 would_refuse: None,
             };
         }
-        let deadline = now + self.settings.max_wait;
-        let refused = self
-            .obstacle(cost, deadline, now)
-            .or_else(|| (self.hold.len() >= self.settings.max_held).then_some(Reason::HoldFull));
-        match refused {
-            Some(reason) => Verdict::Refuse(refusal(reason)),
-            None => Verdict::Hold {
-                place: self.hold.push(cost, deadline, waiter),
-            },
+        let deadline = arrival.since.unwrap_or(now) + self.settings.max_wait;
+        let full = || (!self.queues.has_place(arrival.lane)).then_some(Reason::HoldFull);
+        let reason = self.obstacle(arrival, deadline, now).or_else(full);
+        let place = match reason {
+            Some(_) => None,
+            None => self.queues.push(arrival.lane, arrival.cost, deadline, |place| {
+                (waiter(place), *arrival)
+            }),
+        };
+        match place {
+            Some(place) => Verdict::Hold { place },
+            None => Verdict::Refuse(self.refuse(arrival, reason.unwrap_or(Reason::HoldFull), now)),
         }
     }
 
     /// A held client has left: its place is free, it never took a token. Unknown places (already released) are ignored.
     pub fn withdraw(&mut self, place: Place, _now: Moment) {
-        self.hold.remove(place);
+        self.queues.remove(place);
     }
 
     /// The next held CONNECT whose turn has come or whose time is up; call until `None`.
     pub fn release(&mut self, now: Moment) -> Option<Released<W>> {
-        if let Some(late) = self.hold.pop_due_before(now) {
-            return Some(expired(late.waiter));
+        self.go_on(now);
+        if let Some(late) = self.queues.pop_due_before(now) {
+            return Some(self.expire(late, now));
         }
-        if let Some(cost) = self.next_cost()
-            && (self.settings.dry_run || self.window.has_room() && self.bucket.take(cost, now))
-        {
-            let waiter = self.hold.pop()?.waiter;
+        let access = self.brokers.access(now);
+        let ready = match access {
+            _ if self.settings.dry_run => self.queues.pop_anyway(now),
+            Access::Free | Access::Probe => self.queues.pop_ready(now),
+            Access::Shut { .. } => None,
+        };
+        if let Some(((waiter, arrival), seat)) = ready {
             return Some(Released::Admitted {
                 waiter,
-                seat: self.seat(cost, now),
+                seat: self.seat(seat, arrival, access),
             });
         }
         // The moment of the deadline itself still admits; who is left over then has no later one.
-        self.hold
-            .pop_due_before(now + Duration::from_nanos(1))
-            .map(|due| expired(due.waiter))
+        let due = self.queues.pop_due_before(now + Duration::from_nanos(1))?;
+        Some(self.expire(due, now))
     }
 
-    /// When [`Self::release`] will next have something, unless a seat is settled before; `None`: nobody is held.
+    /// When [`Self::release`] will next have something, unless a seat is settled or a broker reported on before;
+    /// `None`: nobody is held.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
-        let deadline = self.hold.next_deadline()?.max(now);
+        let deadline = self.queues.next_deadline()?.max(now);
         if self.settings.dry_run {
             return Some(now);
         }
-        if !self.window.has_room() {
-            return Some(deadline);
-        }
-        let turn = self.bucket.available_at(self.next_cost()?, Tokens::NONE, now);
-        Some(turn.min(deadline))
+        let ready = match self.brokers.access(now) {
+            Access::Shut { until } if until > now => until,
+            Access::Shut { .. } => Moment::NEVER,
+            Access::Free | Access::Probe if self.rises(now) => self.queues.next_ready(now).min(now + RISE),
+            Access::Free | Access::Probe => self.queues.next_ready(now),
+        };
+        Some(deadline.min(ready))
     }
 
-    /// An admitted CONNECT has come out.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a seat is settled once, so it is used up"
-    )]
-    pub fn settle(&mut self, seat: Seat, outcome: Outcome, now: Moment) {
-        let unused = outcome == Outcome::Unused;
-        if unused {
-            self.bucket.refund(seat.cost, now);
+    /// An admitted CONNECT has come out. Where the broker has accepted it, it has a session that is to be
+    /// [ended](Self::ended).
+    pub fn settle(&mut self, seat: Seat, outcome: Outcome, now: Moment) -> Option<Session> {
+        let Seat {
+            inner,
+            arrival,
+            probe,
+        } = seat;
+        let in_flight = self.queues.in_flight();
+        self.queues.leave(inner, outcome != Outcome::Unused, now);
+        if probe {
+            self.brokers.probe_settled();
         }
-        self.window.leave(!unused, now);
+        let session = match outcome {
+            Outcome::Answered { code, latency } => {
+                if self.settings.adaptive.enabled {
+                    self.adaptive.answered(code, latency, in_flight, now);
+                }
+                if let Some(key) = arrival.credentials {
+                    self.credentials.learn(key, code, now);
+                }
+                let client = arrival.client.filter(|_| code == 0);
+                client.and_then(|client| self.clients.connected(client, now))
+            }
+            Outcome::Failed | Outcome::TimedOut => {
+                self.adaptive.failed(now);
+                None
+            }
+            Outcome::Abandoned | Outcome::Unused => None,
+        };
+        self.go_on(now);
+        session
+    }
+
+    /// The session of a client is over.
+    pub fn ended(&mut self, session: Session) {
+        self.clients.ended(session);
+    }
+
+    /// Whether an admitted CONNECT may be sent to `server`, an index into `upstream.servers`. To be asked before each
+    /// dial, and followed by [`Self::report`].
+    pub fn may_dial(&mut self, server: usize, now: Moment) -> bool {
+        self.brokers.may_dial(server, now)
+    }
+
+    /// How an attempt on `server` came out.
+    pub fn report(&mut self, server: usize, report: Report, now: Moment) {
+        self.brokers.report(server, report, now);
+        self.go_on(now);
+    }
+
+    /// The breaker of `server`, as metrics show it.
+    pub fn breaker(&self, server: usize, now: Moment) -> State {
+        self.brokers.state(server, now)
     }
 
     /// Figures for metrics and status.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let supply = self.supply(now);
         Snapshot {
-            rate: self.bucket.rate(),
-            tokens: self.bucket.tokens(now),
-            in_flight: self.window.in_flight(),
-            held: self.hold.len(),
+            rate: supply.rate,
+            tokens: self.queues.tokens(now),
+            in_flight: self.queues.in_flight(),
+            window: supply.max_in_flight,
+            held: self.queues.held(),
+            appointments: self.appointments.len(),
+            bad_credentials: self.credentials.len(),
+            usable: !matches!(self.brokers.access(now), Access::Shut { .. }),
         }
     }
 
-    /// Admits everybody. Who would have been held takes its token in advance, so that the next one's turn is
-    /// reckoned as if it were queued behind it; who would have been refused takes none.
-    fn decide_dry(&mut self, cost: Tokens, now: Moment) -> Verdict {
-        let free = self.window.has_room() && self.bucket.available_at(cost, Tokens::NONE, now) <= now;
-        let would_refuse = if free {
-            None
-        } else {
-            self.obstacle(cost, now + self.settings.max_wait, now)
-                .or_else(|| {
-                    let waiting = -self.bucket.tokens(now) / cost.as_f64();
-                    (waiting >= self.settings.max_held as f64).then_some(Reason::HoldFull)
-                })
-        };
-        let paid = if would_refuse.is_none() {
-            cost
-        } else {
-            Tokens::NONE
-        };
-        self.bucket.owe(paid, now);
-        Verdict::Admit {
-            seat: self.seat(paid, now),
-            would_refuse,
+    fn expire(&mut self, (waiter, arrival): (W, Arrival), now: Moment) -> Released<W> {
+        Released::Expired {
+            waiter,
+            refusal: self.refuse(&arrival, Reason::HoldExpired, now),
         }
     }
 
-    /// What keeps one who comes now from having its turn by `deadline`, as things stand: the later of token and seat.
-    fn obstacle(&self, cost: Tokens, deadline: Moment, now: Moment) -> Option<Reason> {
-        let token = self.bucket.available_at(cost, self.hold.cost(), now);
-        if self.settings.max_wait.is_zero() {
-            return Some(if token > now {
-                Reason::Rate
-            } else {
-                Reason::InFlight
-            });
+    fn seat(&mut self, seat: queues::Seat, arrival: Arrival, access: Access) -> Seat {
+        let probe = access == Access::Probe;
+        if probe {
+            self.brokers.probe_admitted();
         }
-        // Without a measured pace the tokens alone decide.
-        let seat = self.window.available_at(self.hold.len(), now).unwrap_or(now);
-        if token.max(seat) <= deadline {
-            return None;
+        if let Some(client) = arrival.client {
+            self.appointments.admitted(client);
         }
-        Some(if token >= seat {
-            Reason::Rate
+        Seat {
+            inner: seat,
+            arrival,
+            probe,
+        }
+    }
+
+    /// Brings everything that moves with time to `now`.
+    fn go_on(&mut self, now: Moment) {
+        let supply = self.supply(now);
+        if supply != self.queues.supply() {
+            self.queues.set_supply(supply, now);
+        }
+        self.appointments.advance(supply.rate, now);
+    }
+
+    fn rises(&self, now: Moment) -> bool {
+        self.brokers.capacity(now) < 1.0
+    }
+
+    /// What there is to share out at `now`.
+    fn supply(&self, now: Moment) -> Supply {
+        let full = self.full_supply();
+        let capacity = self.brokers.capacity(now);
+        // The burst as well: no crowd behind a breaker that has just closed.
+        Supply {
+            rate: full.rate * capacity,
+            burst: (full.burst * capacity).max(1.0),
+            ..full
+        }
+    }
+
+    fn full_supply(&self) -> Supply {
+        if self.settings.adaptive.enabled {
+            followed(&self.adaptive, &self.settings)
         } else {
-            Reason::InFlight
-        })
-    }
-
-    /// Tokens for the oldest of the held. A reload may have made the bucket smaller than what it was to take.
-    fn next_cost(&self) -> Option<Tokens> {
-        self.hold.first().map(|held| held.cost.min(self.bucket.burst()))
-    }
-
-    fn seat(&mut self, cost: Tokens, now: Moment) -> Seat {
-        self.window.enter(now);
-        Seat { cost }
-    }
-
-    fn cost(&self, request: Request<'_>) -> Tokens {
-        let cost = &self.settings.cost;
-        Tokens::new(if request.persistent {
-            cost.persistent
-        } else {
-            cost.clean
-        })
+            fixed(&self.settings)
+        }
     }
 }
 
-const fn refusal(reason: Reason) -> Refusal {
-    Refusal {
-        reason,
-        retry_after: None,
+const fn fixed(settings: &Settings) -> Supply {
+    Supply {
+        rate: settings.rate,
+        burst: settings.burst,
+        max_in_flight: settings.max_in_flight,
     }
 }
 
-fn expired<W>(waiter: W) -> Released<W> {
-    Released::Expired {
-        waiter,
-        refusal: refusal(Reason::HoldExpired),
+fn followed(adaptive: &Adaptive, settings: &Settings) -> Supply {
+    let rate = adaptive.rate();
+    // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
+    Supply {
+        rate,
+        burst: settings.burst.min(rate.max(1.0)),
+        max_in_flight: adaptive.window(),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::admission::Cost;
-
-    fn settings() -> Settings {
-        Settings {
-            rate: 10.0,
-            burst: 1.0,
-            max_in_flight: 1000,
-            max_wait: Duration::from_secs(1),
-            max_held: 100,
-            dry_run: false,
-            cost: Cost {
-                clean: 1.0,
-                persistent: 1.0,
-            },
-        }
-    }
-
-    fn at(milliseconds: u64) -> Moment {
-        Moment::from_nanos(milliseconds * 1_000_000)
-    }
-
-    const CLEAN: Request<'_> = Request {
-        client_id: "device",
-        persistent: false,
-    };
-    const ANSWERED: Outcome = Outcome::Answered {
-        code: 0,
-        latency: Duration::ZERO,
-    };
-
-    /// Waiters are numbers.
-    struct Stage {
-        controller: Controller<u32>,
-        next: u32,
-    }
-
-    /// What `Stage::knock` saw.
-    #[derive(Debug, PartialEq, Eq)]
-    enum Seen {
-        In(Seat),
-        InDespite(Seat, Reason),
-        Held(u32, Place),
-        Out(Reason),
-    }
-
-    impl Stage {
-        fn new(settings: Settings) -> Self {
-            Self {
-                controller: Controller::new(settings, Moment::ZERO),
-                next: 0,
-            }
-        }
-
-        fn knock(&mut self, now: Moment) -> Seen {
-            self.ask(CLEAN, now)
-        }
-
-        fn ask(&mut self, request: Request<'_>, now: Moment) -> Seen {
-            let number = self.next;
-            self.next += 1;
-            match self.controller.decide(request, |_| number, now) {
-                Verdict::Admit {
-                    seat,
-                    would_refuse: None,
-                } => Seen::In(seat),
-                Verdict::Admit {
-                    seat,
-                    would_refuse: Some(reason),
-                } => Seen::InDespite(seat, reason),
-                Verdict::Hold { place } => Seen::Held(number, place),
-                Verdict::Refuse(refusal) => Seen::Out(refusal.reason),
-            }
-        }
-
-        fn enter(&mut self, now: Moment) -> Seat {
-            let Seen::In(seat) = self.knock(now) else {
-                panic!("not admitted")
-            };
-            seat
-        }
-
-        fn hold(&mut self, now: Moment) -> (u32, Place) {
-            let Seen::Held(number, place) = self.knock(now) else {
-                panic!("not held")
-            };
-            (number, place)
-        }
-
-        /// Runs the release loop from `now` to `until` as the daemon does, without settling anyone.
-        fn run(&mut self, now: Moment, until: Moment) -> Vec<(Moment, u32, Option<Seat>)> {
-            let mut seen = Vec::new();
-            let mut now = now;
-            loop {
-                while let Some(released) = self.controller.release(now) {
-                    seen.push(match released {
-                        Released::Admitted { waiter, seat } => (now, waiter, Some(seat)),
-                        Released::Expired { waiter, refusal } => {
-                            assert_eq!(refusal.reason, Reason::HoldExpired);
-                            (now, waiter, None)
-                        }
-                    });
-                }
-                match self.controller.next_release(now) {
-                    Some(next) if next <= until => {
-                        assert!(next > now, "the loop would spin");
-                        now = next;
-                    }
-                    _ => return seen,
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn without_hold_the_rest_is_refused_for_its_true_reason() {
-        let mut stage = Stage::new(Settings {
-            max_wait: Duration::ZERO,
-            ..settings()
-        });
-        let seat = stage.enter(at(0));
-        assert_eq!(stage.knock(at(0)), Seen::Out(Reason::Rate));
-        assert_eq!(stage.knock(at(99)), Seen::Out(Reason::Rate));
-        assert!(matches!(stage.knock(at(100)), Seen::In(_)));
-        stage.controller.settle(seat, ANSWERED, at(100));
-        assert_eq!(stage.controller.snapshot(at(100)).in_flight, 1);
-
-        let mut stage = Stage::new(Settings {
-            max_wait: Duration::ZERO,
-            max_in_flight: 1,
-            ..settings()
-        });
-        let seat = stage.enter(at(0));
-        assert_eq!(stage.knock(at(500)), Seen::Out(Reason::InFlight));
-        stage.controller.settle(seat, Outcome::TimedOut, at(500));
-        assert!(matches!(stage.knock(at(500)), Seen::In(_)));
-    }
-
-    #[test]
-    fn a_wave_is_held_for_as_long_as_tokens_come_in_time() {
-        let mut stage = Stage::new(settings());
-        let _seat = stage.enter(at(0));
-        for number in 1..=10 {
-            assert_eq!(stage.hold(at(0)).0, number);
-        }
-        assert_eq!(
-            stage.knock(at(0)),
-            Seen::Out(Reason::Rate),
-            "its turn is at 1.1 s"
-        );
-        let released = stage.run(at(0), at(5000));
-        let expected: Vec<_> = (1..=10)
-            .map(|number| (at(u64::from(number) * 100), number))
-            .collect();
-        assert_eq!(
-            released
-                .iter()
-                .map(|(now, number, _)| (*now, *number))
-                .collect::<Vec<_>>(),
-            expected
-        );
-        assert!(released.iter().all(|(_, _, seat)| seat.is_some()));
-    }
-
-    #[test]
-    fn places_are_limited() {
-        let mut stage = Stage::new(Settings {
-            max_held: 2,
-            ..settings()
-        });
-        let _seat = stage.enter(at(0));
-        stage.hold(at(0));
-        stage.hold(at(0));
-        assert_eq!(stage.knock(at(0)), Seen::Out(Reason::HoldFull));
-        let mut stage = Stage::new(Settings {
-            max_held: 0,
-            ..settings()
-        });
-        let _seat = stage.enter(at(0));
-        assert_eq!(stage.knock(at(0)), Seen::Out(Reason::HoldFull));
-    }
-
-    #[test]
-    fn nobody_overtakes_the_held() {
-        let mut stage = Stage::new(settings());
-        let _seat = stage.enter(at(0));
-        let (first, _) = stage.hold(at(0));
-        // The token is there, but the loop has not woken yet.
-        let (second, _) = stage.hold(at(100));
-        let released = stage.run(at(100), at(200));
-        assert_eq!(
-            released.iter().map(|entry| entry.1).collect::<Vec<_>>(),
-            [first, second]
-        );
-    }
-
-    #[test]
-    fn who_leaves_frees_its_place_and_its_turn() {
-        let mut stage = Stage::new(Settings {
-            max_held: 2,
-            ..settings()
-        });
-        let _seat = stage.enter(at(0));
-        let (_, place) = stage.hold(at(0));
-        let (second, _) = stage.hold(at(0));
-        stage.controller.withdraw(place, at(50));
-        stage.controller.withdraw(place, at(50));
-        let (third, _) = stage.hold(at(50));
-        let released = stage.run(at(50), at(200));
-        assert_eq!(
-            released
-                .iter()
-                .map(|entry| (entry.0, entry.1))
-                .collect::<Vec<_>>(),
-            [(at(100), second), (at(200), third)]
-        );
-        stage.controller.withdraw(place, at(200));
-    }
-
-    #[test]
-    fn a_seat_comes_free_for_the_oldest() {
-        let mut stage = Stage::new(Settings {
-            max_in_flight: 1,
-            burst: 5.0,
-            ..settings()
-        });
-        let seat = stage.enter(at(0));
-        let (first, _) = stage.hold(at(0));
-        stage.hold(at(1));
-        assert_eq!(stage.run(at(1), at(300)), []);
-        stage.controller.settle(seat, ANSWERED, at(300));
-        let released = stage.run(at(300), at(400));
-        assert_eq!(released.len(), 1);
-        assert_eq!((released[0].0, released[0].1), (at(300), first));
-    }
-
-    #[test]
-    fn who_gets_no_seat_in_time_expires_on_its_deadline() {
-        let mut stage = Stage::new(Settings {
-            max_in_flight: 1,
-            burst: 5.0,
-            ..settings()
-        });
-        let seat = stage.enter(at(0));
-        let (first, _) = stage.hold(at(0));
-        let (second, _) = stage.hold(at(1));
-        assert_eq!(stage.run(at(1), at(1000)), [(at(1000), first, None)]);
-        stage.controller.settle(seat, ANSWERED, at(1002));
-        assert_eq!(
-            stage.run(at(1002), at(2000)),
-            [(at(1002), second, None)],
-            "a nanosecond late is late"
-        );
-        assert_eq!(stage.controller.snapshot(at(2000)).held, 0);
-    }
-
-    #[test]
-    fn a_slow_broker_refuses_what_it_cannot_serve_in_time() {
-        let mut stage = Stage::new(Settings {
-            max_in_flight: 1,
-            rate: 1000.0,
-            burst: 1000.0,
-            ..settings()
-        });
-        let mut now = 0;
-        let mut seat = stage.enter(at(now));
-        for _ in 0..40 {
-            stage.hold(at(now));
-            now += 200;
-            stage.controller.settle(seat, ANSWERED, at(now));
-            let mut released = stage.run(at(now), at(now));
-            seat = released.remove(0).2.unwrap();
-        }
-        for _ in 0..5 {
-            stage.hold(at(now));
-        }
-        assert_eq!(
-            stage.knock(at(now)),
-            Seen::Out(Reason::InFlight),
-            "six at 200 ms each are 1.2 s"
-        );
-        stage.controller.settle(seat, ANSWERED, at(now));
-    }
-
-    #[test]
-    fn only_what_was_not_used_gives_its_token_back() {
-        for (outcome, back) in [
-            (Outcome::Unused, true),
-            (Outcome::Abandoned, false),
-            (Outcome::Failed, false),
-            (Outcome::TimedOut, false),
-            (ANSWERED, false),
-        ] {
-            let mut stage = Stage::new(Settings {
-                max_wait: Duration::ZERO,
-                ..settings()
-            });
-            let seat = stage.enter(at(0));
-            stage.controller.settle(seat, outcome, at(0));
-            assert_eq!(matches!(stage.knock(at(0)), Seen::In(_)), back, "{outcome:?}");
-        }
-    }
-
-    #[test]
-    fn a_persistent_session_costs_what_it_costs() {
-        let cost = Cost {
-            clean: 1.0,
-            persistent: 4.0,
-        };
-        let mut stage = Stage::new(Settings {
-            burst: 5.0,
-            max_wait: Duration::ZERO,
-            cost,
-            ..settings()
-        });
-        let persistent = Request {
-            persistent: true,
-            ..CLEAN
-        };
-        assert!(matches!(stage.ask(persistent, at(0)), Seen::In(_)));
-        assert!(matches!(stage.ask(CLEAN, at(0)), Seen::In(_)));
-        assert_eq!(stage.ask(CLEAN, at(0)), Seen::Out(Reason::Rate));
-        assert_eq!(stage.ask(persistent, at(399)), Seen::Out(Reason::Rate));
-        assert!(matches!(stage.ask(persistent, at(400)), Seen::In(_)));
-    }
-
-    #[test]
-    fn a_dry_run_refuses_nobody_and_says_whom_it_would() {
-        let mut stage = Stage::new(Settings {
-            dry_run: true,
-            max_held: 4,
-            max_in_flight: 7,
-            ..settings()
-        });
-        let mut seats = Vec::new();
-        let mut reasons = Vec::new();
-        for _ in 0..8 {
-            match stage.knock(at(0)) {
-                Seen::In(seat) => seats.push(seat),
-                Seen::InDespite(seat, reason) => {
-                    seats.push(seat);
-                    reasons.push(reason);
-                }
-                other => panic!("{other:?}"),
-            }
-        }
-        // One from the bucket, four that would be held, three without a place.
-        assert_eq!(reasons, [Reason::HoldFull; 3]);
-        assert_eq!(stage.controller.snapshot(at(0)).in_flight, 8);
-        for seat in seats {
-            stage.controller.settle(seat, ANSWERED, at(10));
-        }
-        assert_eq!(stage.controller.snapshot(at(10)).in_flight, 0);
-        assert!(
-            matches!(stage.knock(at(500)), Seen::In(_)),
-            "the debt of four is paid"
-        );
-    }
-
-    #[test]
-    fn a_dry_run_without_hold_says_rate_and_in_flight() {
-        let strict = Settings {
-            dry_run: true,
-            max_wait: Duration::ZERO,
-            max_in_flight: 1,
-            ..settings()
-        };
-        let mut stage = Stage::new(strict);
-        assert!(matches!(stage.knock(at(0)), Seen::In(_)));
-        assert!(matches!(stage.knock(at(0)), Seen::InDespite(_, Reason::Rate)));
-        assert!(matches!(
-            stage.knock(at(100)),
-            Seen::InDespite(_, Reason::InFlight)
-        ));
-    }
-
-    #[test]
-    fn a_reload_releases_and_refuses_by_the_new_settings() {
-        let mut stage = Stage::new(settings());
-        let _seat = stage.enter(at(0));
-        let numbers = [stage.hold(at(0)).0, stage.hold(at(0)).0];
-        stage.controller.reconfigure(
-            Settings {
-                dry_run: true,
-                ..settings()
-            },
-            at(10),
-        );
-        assert_eq!(stage.controller.next_release(at(10)), Some(at(10)));
-        let released = stage.run(at(10), at(10));
-        assert_eq!(released.iter().map(|entry| entry.1).collect::<Vec<_>>(), numbers);
-
-        let mut stage = Stage::new(Settings {
-            burst: 5.0,
-            cost: Cost {
-                clean: 5.0,
-                persistent: 5.0,
-            },
-            ..settings()
-        });
-        let _seat = stage.enter(at(0));
-        let (number, _) = stage.hold(at(0));
-        stage.controller.reconfigure(
-            Settings {
-                burst: 2.0,
-                ..settings()
-            },
-            at(0),
-        );
-        let released = stage.run(at(0), at(1000));
-        assert_eq!(
-            (released[0].0, released[0].1),
-            (at(200), number),
-            "no more than the bucket can hold"
-        );
-    }
-
-    /// A step of the property tests.
-    #[derive(Clone, Debug)]
-    enum Step {
-        Knock {
-            persistent: bool,
-        },
-        Settle {
-            which: usize,
-            outcome: u8,
-        },
-        Withdraw {
-            which: usize,
-        },
-        Reconfigure {
-            rate: f64,
-            max_wait: u64,
-            max_in_flight: u32,
-        },
-    }
-
-    fn step() -> impl Strategy<Value = (u64, Step)> {
-        let action = prop_oneof![
-            8 => any::<bool>().prop_map(|persistent| Step::Knock { persistent }),
-            5 => (any::<usize>(), 0_u8..5).prop_map(|(which, outcome)| Step::Settle { which, outcome }),
-            2 => any::<usize>().prop_map(|which| Step::Withdraw { which }),
-            1 => (0.1_f64..100.0, 0_u64..2000, 1_u32..8).prop_map(|(rate, max_wait, max_in_flight)| {
-                Step::Reconfigure { rate, max_wait, max_in_flight }
-            }),
-        ];
-        (prop_oneof![Just(0), 0_u64..400], action)
-    }
-
-    fn outcome(number: u8) -> Outcome {
-        match number {
-            0 => Outcome::Unused,
-            1 => Outcome::Abandoned,
-            2 => Outcome::Failed,
-            3 => Outcome::TimedOut,
-            _ => ANSWERED,
-        }
-    }
-
-    fn shift(windows: &mut [f64], tokens: f64) {
-        for room in windows {
-            *room += tokens;
-        }
-    }
-
-    proptest! {
-        /// Seats and places return to zero, everyone held has exactly one end, the oldest goes first, nobody is
-        /// admitted after its deadline, the window is never exceeded, and no window of time is over-issued.
-        #[test]
-        fn the_books_balance(steps in prop::collection::vec(step(), 1..120)) {
-            let mut current = Settings {
-                max_in_flight: 4,
-                burst: 3.0,
-                max_held: 6,
-                cost: Cost { clean: 1.0, persistent: 2.5 },
-                ..settings()
-            };
-            let mut stage = Stage::new(current.clone());
-            let mut seats: Vec<Seat> = Vec::new();
-            let mut held: BTreeMap<u32, (Place, Moment)> = BTreeMap::new();
-            let (mut now, mut accrued) = (0_u64, 0.0_f64);
-            // What each window of time may still issue, had it begun at that step, before accrual.
-            let mut windows: Vec<f64> = Vec::new();
-            for (gap, step) in steps {
-                let until = now + gap;
-                accrued += gap as f64 / 1000.0 * current.rate;
-                let mut last = None;
-                for (moment, number, seat) in stage.run(at(now), at(until)) {
-                    let (_, deadline) = held.remove(&number).expect("released twice or never held");
-                    match seat {
-                        Some(seat) => {
-                            prop_assert!(moment <= deadline);
-                            prop_assert!(last.is_none_or(|last| last < number), "the oldest first");
-                            last = Some(number);
-                            shift(&mut windows, -seat.cost.as_f64());
-                            seats.push(seat);
-                        }
-                        None => prop_assert!(moment >= deadline),
-                    }
-                }
-                now = until;
-                windows.push(current.burst - accrued);
-                match step {
-                    Step::Knock { persistent } => match stage.ask(Request { persistent, ..CLEAN }, at(now)) {
-                        Seen::In(seat) => {
-                            prop_assert!(held.is_empty(), "overtook the held");
-                            shift(&mut windows, -seat.cost.as_f64());
-                            seats.push(seat);
-                        }
-                        Seen::Held(number, place) => {
-                            held.insert(number, (place, at(now) + current.max_wait));
-                        }
-                        Seen::Out(Reason::HoldFull) => prop_assert_eq!(held.len(), current.max_held),
-                        Seen::Out(Reason::Rate | Reason::InFlight) => {}
-                        other => prop_assert!(false, "{other:?}"),
-                    },
-                    Step::Settle { which, outcome: number } if !seats.is_empty() => {
-                        let seat = seats.swap_remove(which % seats.len());
-                        if outcome(number) == Outcome::Unused {
-                            shift(&mut windows, seat.cost.as_f64());
-                        }
-                        stage.controller.settle(seat, outcome(number), at(now));
-                    }
-                    Step::Withdraw { which } if !held.is_empty() => {
-                        let number = *held.keys().nth(which % held.len()).unwrap();
-                        let (place, _) = held.remove(&number).unwrap();
-                        stage.controller.withdraw(place, at(now));
-                    }
-                    Step::Reconfigure { rate, max_wait, max_in_flight } => {
-                        current.rate = rate;
-                        current.max_wait = Duration::from_millis(max_wait);
-                        current.max_in_flight = max_in_flight;
-                        stage.controller.reconfigure(current.clone(), at(now));
-                    }
-                    _ => {}
-                }
-                let snapshot = stage.controller.snapshot(at(now));
-                prop_assert_eq!(snapshot.held, held.len());
-                prop_assert_eq!(snapshot.in_flight as usize, seats.len());
-                prop_assert!(windows.iter().all(|room| room + accrued >= -1e-6), "over-issued");
-            }
-            for (_, number, seat) in stage.run(at(now), at(now + 10_000)) {
-                prop_assert!(held.remove(&number).is_some());
-                seats.extend(seat);
-            }
-            prop_assert!(held.is_empty(), "forgotten: {held:?}");
-            for seat in seats {
-                stage.controller.settle(seat, ANSWERED, at(now));
-            }
-            prop_assert_eq!(stage.controller.snapshot(at(now)).in_flight, 0);
-        }
-
-        /// With seats for all, the turn is known exactly: refused at once if and only if it comes too late, and who
-        /// is held is admitted.
-        #[test]
-        fn refused_at_once_exactly_when_the_turn_comes_too_late(
-            rate in 0.2_f64..200.0,
-            max_wait in 1_u64..3000,
-            knocks in prop::collection::vec((prop_oneof![Just(0), 0_u64..300], any::<bool>()), 1..150),
-        ) {
-            let wait = Duration::from_millis(max_wait);
-            let cost = Cost { clean: 1.0, persistent: 2.0 };
-            let generous = Settings { rate, burst: 2.0, max_wait: wait, max_held: 1000, cost, ..settings() };
-            let mut stage = Stage::new(generous);
-            // The same bucket by hand: when it will have been paid for everybody so far, in seconds before full.
-            let mut model = Bucket::new(rate, Tokens::new(2.0), Moment::ZERO);
-            let mut now = 0;
-            for (gap, persistent) in knocks {
-                for (_, _, seat) in stage.run(at(now), at(now + gap)) {
-                    prop_assert!(seat.is_some(), "held in vain");
-                }
-                now += gap;
-                let price = Tokens::new(if persistent { 2.0 } else { 1.0 });
-                let in_time = model.available_at(price, Tokens::NONE, at(now)) <= at(now) + wait;
-                let seen = stage.ask(Request { persistent, ..CLEAN }, at(now));
-                prop_assert_eq!(seen == Seen::Out(Reason::Rate), !in_time, "{:?}", seen);
-                if in_time {
-                    model.owe(price, at(now));
-                }
-            }
-            for (_, _, seat) in stage.run(at(now), at(now + 10_000)) {
-                prop_assert!(seat.is_some(), "held in vain");
-            }
-        }
-    }
-}
+mod tests;

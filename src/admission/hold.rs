@@ -1,16 +1,12 @@
 //! CONNECTs that wait for their turn: a queue, oldest first, that one can leave from the middle.
 //!
-//! Invariants: `cost` is the sum over `waiting`; `deadlines` has one element for each of `waiting`; a number is
-//! given once and never again. Every operation takes O(log n).
+//! Invariants: `cost` is the sum over `waiting`; `deadlines` has one element for each of `waiting`. Every operation
+//! takes O(log n).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bucket::Tokens;
 use crate::moment::Moment;
-
-/// A place in a [`Hold`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(u64);
 
 /// One that waits.
 #[derive(Debug)]
@@ -26,11 +22,10 @@ pub struct Held<W> {
 /// The queue. Its size is bounded by the caller (`admission.max_held`), who alone knows whom to refuse.
 #[derive(Debug)]
 pub struct Hold<W> {
-    waiting: BTreeMap<Place, Held<W>>,
+    waiting: BTreeMap<u64, Held<W>>,
     /// A reload may shorten `max_wait`: then a younger one has the earlier deadline.
-    deadlines: BTreeSet<(Moment, Place)>,
+    deadlines: BTreeSet<(Moment, u64)>,
     cost: Tokens,
-    next: u64,
 }
 
 impl<W> Default for Hold<W> {
@@ -39,7 +34,6 @@ impl<W> Default for Hold<W> {
             waiting: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             cost: Tokens::NONE,
-            next: 0,
         }
     }
 }
@@ -60,38 +54,30 @@ impl<W> Hold<W> {
         self.cost
     }
 
-    /// Puts one at the end.
-    pub fn push(&mut self, cost: Tokens, deadline: Moment, waiter: impl FnOnce(Place) -> W) -> Place {
-        let place = Place(self.next);
-        self.next += 1;
-        self.waiting.insert(
-            place,
-            Held {
-                cost,
-                deadline,
-                waiter: waiter(place),
-            },
-        );
-        self.deadlines.insert((deadline, place));
-        self.cost += cost;
-        place
+    /// Puts one at the end: `number` is higher than every one before.
+    pub fn push(&mut self, number: u64, held: Held<W>) {
+        self.deadlines.insert((held.deadline, number));
+        self.cost += held.cost;
+        self.waiting.insert(number, held);
     }
 
-    /// The oldest.
-    pub fn first(&self) -> Option<&Held<W>> {
-        self.waiting.first_key_value().map(|(_, held)| held)
+    /// The oldest, with its number.
+    pub fn first(&self) -> Option<(u64, &Held<W>)> {
+        self.waiting
+            .first_key_value()
+            .map(|(number, held)| (*number, held))
     }
 
     /// Takes the oldest out.
     pub fn pop(&mut self) -> Option<Held<W>> {
-        let place = *self.waiting.first_key_value()?.0;
-        self.remove(place)
+        let number = *self.waiting.first_key_value()?.0;
+        self.remove(number)
     }
 
     /// Takes one out, wherever it stands; `None`: it is not here any more.
-    pub fn remove(&mut self, place: Place) -> Option<Held<W>> {
-        let held = self.waiting.remove(&place)?;
-        self.deadlines.remove(&(held.deadline, place));
+    pub fn remove(&mut self, number: u64) -> Option<Held<W>> {
+        let held = self.waiting.remove(&number)?;
+        self.deadlines.remove(&(held.deadline, number));
         self.cost -= held.cost;
         Some(held)
     }
@@ -103,11 +89,19 @@ impl<W> Hold<W> {
 
     /// Takes out one whose deadline is before `limit`, earliest deadline first.
     pub fn pop_due_before(&mut self, limit: Moment) -> Option<Held<W>> {
-        let (deadline, place) = *self.deadlines.first()?;
+        let (deadline, number) = *self.deadlines.first()?;
         if deadline >= limit {
             return None;
         }
-        self.remove(place)
+        self.remove(number)
+    }
+}
+
+#[cfg(test)]
+impl<W: Copy> Hold<W> {
+    /// Who waits.
+    pub fn iter(&self) -> impl Iterator<Item = W> {
+        self.waiting.values().map(|held| held.waiter)
     }
 }
 
@@ -122,42 +116,42 @@ mod tests {
         #[test]
         fn behaves_like_a_list(steps in prop::collection::vec((0_u8..5, 0_u64..50), 1..200)) {
             let mut hold = Hold::default();
-            let mut model: Vec<(Place, u64, u64)> = Vec::new();
-            for (number, (action, value)) in steps.into_iter().enumerate() {
+            let mut model: Vec<(u64, u64)> = Vec::new();
+            for (number, (action, value)) in (0_u64..).zip(steps) {
                 match action {
                     0 | 1 => {
                         let deadline = Moment::from_nanos(value);
-                        let place = hold.push(Tokens::new(value as f64), deadline, |_| number as u64);
-                        model.push((place, number as u64, value));
+                        hold.push(number, Held { cost: Tokens::new(value as f64), deadline, waiter: number });
+                        model.push((number, value));
                     }
                     2 => {
-                        let expected = (!model.is_empty()).then(|| model.remove(0).1);
+                        let expected = (!model.is_empty()).then(|| model.remove(0).0);
                         prop_assert_eq!(hold.pop().map(|held| held.waiter), expected);
                     }
                     3 if !model.is_empty() => {
-                        let (place, waiter, _) = model.remove(value as usize % model.len());
-                        prop_assert_eq!(hold.remove(place).map(|held| held.waiter), Some(waiter));
-                        prop_assert!(hold.remove(place).is_none());
+                        let (number, _) = model.remove(value as usize % model.len());
+                        prop_assert_eq!(hold.remove(number).map(|held| held.waiter), Some(number));
+                        prop_assert!(hold.remove(number).is_none());
                     }
                     _ => {
                         let limit = Moment::from_nanos(value);
                         let expected = model
                             .iter()
                             .enumerate()
-                            .filter(|(_, entry)| entry.2 < value)
-                            .min_by_key(|(index, entry)| (entry.2, *index))
+                            .filter(|(_, entry)| entry.1 < value)
+                            .min_by_key(|(index, entry)| (entry.1, *index))
                             .map(|(index, _)| index);
-                        let expected = expected.map(|index| model.remove(index).1);
+                        let expected = expected.map(|index| model.remove(index).0);
                         prop_assert_eq!(hold.pop_due_before(limit).map(|held| held.waiter), expected);
                     }
                 }
                 prop_assert_eq!(hold.len(), model.len());
-                prop_assert_eq!(hold.first().map(|held| held.waiter), model.first().map(|entry| entry.1));
+                prop_assert_eq!(hold.first().map(|(number, _)| number), model.first().map(|entry| entry.0));
                 prop_assert_eq!(
                     hold.next_deadline().map(Moment::as_nanos),
-                    model.iter().map(|entry| entry.2).min()
+                    model.iter().map(|entry| entry.1).min()
                 );
-                let cost = model.iter().fold(Tokens::NONE, |sum, entry| sum + Tokens::new(entry.2 as f64));
+                let cost = model.iter().fold(Tokens::NONE, |sum, entry| sum + Tokens::new(entry.1 as f64));
                 prop_assert_eq!(hold.cost(), cost);
             }
         }

@@ -3,11 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+
 use super::kind::Parsed;
 use crate::upstream::{Endpoint, Server};
 
 /// Longest path of a unix socket: `sun_path` of unix(7) without its final zero.
 const LONGEST_SOCKET: usize = 107;
+
+/// Length of the prefix `::ffff:0:0/96`, behind which IPv4 addresses stand in IPv6 (RFC 4291 section 2.5.5.2).
+const IPV4_MAPPED: u8 = 96;
 
 /// An address to listen on.
 pub(super) const LISTEN: Parsed<SocketAddr> = Parsed {
@@ -21,6 +26,13 @@ pub(super) const SERVER: Parsed<Server> = Parsed {
     allowed: "HOST:PORT, IP:PORT, [IPV6]:PORT or unix:/PATH such as \"127.0.0.1:1883\"",
     parse: server,
     show: |server| server.name.clone(),
+};
+
+/// A network.
+pub(super) const NETWORK: Parsed<IpNet> = Parsed {
+    allowed: "network in CIDR notation such as \"10.0.0.0/8\" or \"2001:db8::/32\"",
+    parse: network,
+    show: ToString::to_string,
 };
 
 fn listen(text: &str) -> Result<SocketAddr, Option<String>> {
@@ -44,6 +56,29 @@ fn listen(text: &str) -> Result<SocketAddr, Option<String>> {
         }
         address_hint(text, 8883)
     })
+}
+
+fn network(text: &str) -> Result<IpNet, Option<String>> {
+    let Ok(network) = text.parse::<IpNet>() else {
+        let alone = text.parse::<IpAddr>().ok().map(IpNet::from);
+        return Err(alone.map(|network| format!("one address alone is \"{network}\"")));
+    };
+    // What a host part was meant to say can't be told from a typing mistake in the prefix.
+    if network != network.trunc() {
+        return Err(Some(format!(
+            "the network of this address is \"{}\"",
+            network.trunc()
+        )));
+    }
+    // Peers are compared by their IPv4 address, wherever they come from.
+    if let IpNet::V6(mapped) = network
+        && mapped.prefix_len() >= IPV4_MAPPED
+        && let Some(address) = mapped.addr().to_ipv4_mapped()
+    {
+        let prefix = mapped.prefix_len() - IPV4_MAPPED;
+        return Err(Some(format!("as IPv4: \"{address}/{prefix}\"")));
+    }
+    Ok(network)
 }
 
 fn server(text: &str) -> Result<Server, Option<String>> {

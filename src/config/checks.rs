@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use super::Config;
 use super::reader::Reader;
+use crate::proxy_header::Mode;
 use crate::upstream::Endpoint;
 
 /// Reports every contradiction.
@@ -12,6 +13,7 @@ pub(super) fn contradictions(config: &Config, reader: &mut Reader<'_>) {
     listen(config, reader);
     loops(config, reader);
     alpn(config, reader);
+    proxy_protocol(config, reader);
 }
 
 /// A CONNECT that costs more than the bucket holds would never get in.
@@ -76,6 +78,16 @@ fn alpn(config: &Config, reader: &mut Reader<'_>) {
             let found = format!("{name:?} is listed twice");
             reader.contradiction("tls.alpn", &[], found, "each protocol once");
         }
+    }
+}
+
+/// Without anybody who may send a header, each connection that has one, or must have, is closed.
+fn proxy_protocol(config: &Config, reader: &mut Reader<'_>) {
+    let settings = &config.listen.proxy_header;
+    if settings.mode != Mode::Off && settings.trusted.is_empty() {
+        let found = "is empty: nobody may send the headers that listen.proxy_protocol expects".to_owned();
+        let hint = "the networks of your balancers; [\"0.0.0.0/0\", \"::/0\"] believes everybody's header";
+        reader.contradiction("listen.trusted_proxies", &["listen.proxy_protocol"], found, hint);
     }
 }
 

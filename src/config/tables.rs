@@ -6,7 +6,7 @@ mod tls;
 use std::time::Duration;
 
 use super::Config;
-use super::address::{LISTEN, SERVER};
+use super::address::{LISTEN, NETWORK, SERVER};
 use super::keys::Change::{OnReload, OnRestart};
 use super::kind::{Choice, Number, Parsed, Switch, Whole};
 use super::list::List;
@@ -14,7 +14,7 @@ use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, admission, connection, listener, refusal, relay, upstream};
+use crate::{admin, admission, connection, listener, proxy_header, refusal, relay, upstream};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -96,6 +96,27 @@ fn listen(table: &mut Table<'_, '_>) -> listener::Settings {
             0 => None,
             most => Some(most as usize),
         },
+        proxy_header: proxy_protocol(table),
+    }
+}
+
+fn proxy_protocol(table: &mut Table<'_, '_>) -> proxy_header::Settings {
+    let modes = Choice(&[
+        ("off", proxy_header::Mode::Off),
+        ("optional", proxy_header::Mode::Optional),
+        ("required", proxy_header::Mode::Required),
+    ]);
+    // 256 networks: more than the balancers of a large site; they are gone through for each connection, in about 1 µs.
+    let networks = List {
+        item: NETWORK,
+        least: 0,
+        most: 256,
+    };
+    proxy_header::Settings {
+        // Off: who believes a header that anybody may send believes anybody's address.
+        mode: table.key("proxy_protocol", OnRestart, &modes, proxy_header::Mode::Off),
+        // Nobody: only the operator knows his balancers.
+        trusted: table.key("trusted_proxies", OnReload, &networks, Vec::new()),
     }
 }
 
@@ -178,6 +199,7 @@ fn admission(table: &mut Table<'_, '_>) -> admission::Settings {
         max_held,
         dry_run,
         cost,
+        ..admission::Settings::default()
     }
 }
 
@@ -200,12 +222,19 @@ fn upstream(table: &mut Table<'_, '_>) -> upstream::Settings {
         least: 1,
         most: 1,
     };
+    let headers = Choice(&[
+        ("off", None),
+        ("v1", Some(proxy_header::Version::V1)),
+        ("v2", Some(proxy_header::Version::V2)),
+    ]);
     upstream::Settings {
         servers: table.required("servers", OnReload, &servers),
         // 3 s: within a data centre a dial takes a millisecond; a lost SYN is sent again after one second and three.
         connect_timeout: table.key("connect_timeout", OnReload, &DEADLINE, Duration::from_secs(3)),
         // 30 s: as long as patient clients wait for it themselves.
         connack_timeout: table.key("connack_timeout", OnReload, &DEADLINE, Duration::from_secs(30)),
+        // Off: a broker that does not expect a header takes it for garbage.
+        proxy_header: table.key("proxy_protocol", OnReload, &headers, None),
     }
 }
 

@@ -68,6 +68,8 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.listen.addresses, ["0.0.0.0:8883".parse().unwrap()]);
     assert_eq!(config.listen.backlog, 4096);
     assert_eq!(config.listen.max_connections, None);
+    assert_eq!(config.listen.proxy_header.mode, crate::proxy_header::Mode::Off);
+    assert!(config.listen.proxy_header.trusted.is_empty());
     assert_eq!(config.tls.certificate, PathBuf::from("c.pem"));
     assert_eq!(config.tls.private_key, PathBuf::from("k.pem"));
     assert_eq!(config.tls.min_version, crate::tls::MinVersion::V1_2);
@@ -96,6 +98,7 @@ fn the_defaults_are_those_of_the_contract() {
     assert!(config.refusal.reason_string);
     assert_eq!(config.upstream.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.upstream.connack_timeout, Duration::from_secs(30));
+    assert_eq!(config.upstream.proxy_header, None);
     assert_eq!(config.relay.keepalive_factor, 1.5);
     assert_eq!(config.relay.write_timeout, Duration::from_secs(30));
     assert_eq!(config.relay.buffer, 16_384);
@@ -120,6 +123,21 @@ fn a_burst_of_zero_is_a_second_of_the_rate_and_at_least_one() {
         let config = load(&flags(&[&set[0], &set[1]])).unwrap();
         assert_eq!(config.admission.burst, expected, "{rate} {burst}");
     }
+}
+
+#[test]
+fn who_trusts_everybody_has_to_say_so() {
+    let set = |value| flags(&["listen.proxy_protocol=required", value]);
+    let config = load(&set("listen.trusted_proxies=0.0.0.0/0,::/0")).unwrap();
+    let trusted = ["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+    assert_eq!(config.listen.proxy_header.trusted, trusted);
+    let nobody = mistake(load(&set("listen.trusted_proxies=")));
+    assert_eq!(nobody.path, "listen.trusted_proxies");
+    // A list for later is no mistake.
+    assert!(load(&flags(&["listen.trusted_proxies=10.0.0.0/8"])).is_ok());
+    // What is mistaken anyway is reported once.
+    let mistyped = mistake(load(&set("listen.trusted_proxies=10.0.0.0")));
+    assert_eq!(mistyped.path, "listen.trusted_proxies[0]");
 }
 
 #[test]

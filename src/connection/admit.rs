@@ -43,9 +43,16 @@ impl Life<'_> {
         }
         let request = Request {
             client_id: &connect.client_id,
+            username: connect.username.as_deref(),
+            password: connect.password.as_deref(),
+            server_name: client.get_ref().1.server_name(),
+            source: Some(self.attempt.source.ip()),
+            version: connect.version,
             persistent: connect.persistent(),
+            ..Request::default()
         };
-        let (permit, would_refuse) = match self.house.door.knock(request) {
+        let arrival = self.house.door.classify(&request);
+        let (permit, would_refuse) = match self.house.door.knock(&arrival) {
             Knock::Admitted { permit, would_refuse } => (permit, would_refuse),
             Knock::Refused(refusal) => return Err(NotAdmitted::Refused(refusal)),
             Knock::Held(waiting) => {
@@ -93,8 +100,5 @@ async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
 }
 
 fn draining() -> NotAdmitted {
-    NotAdmitted::Refused(Refusal {
-        reason: Reason::Draining,
-        retry_after: None,
-    })
+    NotAdmitted::Refused(Refusal::new(Reason::Draining))
 }

@@ -1,7 +1,9 @@
 //! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
 
 mod admit;
+mod introduce;
 mod open;
+mod origin;
 mod receive;
 
 use std::net::SocketAddr;
@@ -16,18 +18,20 @@ use tokio_rustls::server::TlsStream;
 
 use self::admit::NotAdmitted;
 use self::open::NotOpened;
+use self::origin::NoOrigin;
 use self::receive::NoConnect;
 use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
+use crate::proxy_header::{self, Header};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::relay::{self, Start, Traffic};
 use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
-use crate::telemetry::metrics::PhaseGuard;
+use crate::telemetry::metrics::{PhaseGuard, Shed};
 use crate::tls;
 use crate::upstream::{self, Answer, Brokers, Upstream};
 
@@ -47,6 +51,8 @@ pub struct Settings {
 pub struct Rules {
     /// `[handshake]` and `[connect]`.
     pub connection: Settings,
+    /// `listen.proxy_protocol` and `listen.trusted_proxies`.
+    pub proxy_header: proxy_header::Settings,
     /// `[refusal]`.
     pub refusal: refusal::Settings,
     /// `[upstream]`.
@@ -110,6 +116,7 @@ impl House {
             rules: self.rules.load_full(),
             accepted: Instant::now(),
             attempt: Attempt::new(number, source),
+            header: None,
             phase: self.telemetry.metrics().enter(Phase::Handshake),
             house: &self,
         };
@@ -155,13 +162,20 @@ struct Life<'house> {
     rules: Arc<Rules>,
     accepted: Instant,
     attempt: Attempt,
+    /// What a balancer said of it; boxed, since most connections have none and are many.
+    header: Option<Box<Header>>,
     phase: PhaseGuard,
 }
 
 impl Life<'_> {
     /// The life of a connection.
     async fn live(&mut self, socket: TcpStream) -> End {
-        let mut client = match self.shake_hands(socket).await {
+        let (socket, begun) = match self.identify(socket).await {
+            Ok(identified) => identified,
+            Err(end) => return end,
+        };
+
+        let mut client = match self.shake_hands(socket, begun).await {
             Ok(client) => client,
             Err(failure) => return after_failed_handshake(failure),
         };
@@ -171,6 +185,7 @@ impl Life<'_> {
             Ok(received) => received,
             Err(NoConnect::Invalid(error)) => return self.refuse_invalid(client, error).await,
             Err(NoConnect::TimedOut) => return self.give_up_waiting(client).await,
+            Err(NoConnect::Left) if self.is_health_check() => return End::by(Side::Client, "health check"),
             Err(NoConnect::Left) => return self.left("left before its CONNECT"),
         };
         self.note(&connect);
@@ -195,11 +210,44 @@ impl Life<'_> {
         self.relay(client, broker, answer, keep_alive).await
     }
 
+    /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.
+    async fn identify(&mut self, mut socket: TcpStream) -> Result<(TcpStream, Vec<u8>), End> {
+        let peer = self.attempt.source;
+        let deadline = self.handshake_deadline();
+        let failure = match origin::read(&mut socket, peer, &self.rules.proxy_header, deadline).await {
+            Ok((header, begun)) => {
+                if let Some(Header::Proxied(route)) = header {
+                    self.attempt.source = route.source();
+                }
+                self.header = header.map(Box::new);
+                return Ok((socket, begun));
+            }
+            Err(NoOrigin::Refused(refused)) => {
+                self.house.telemetry.metrics().shed(Shed::ProxyHeader);
+                refusal::close_before_tls(socket).await;
+                return Err(End::by(Side::Proxy, refused.cause()));
+            }
+            Err(NoOrigin::TimedOut) => HandshakeFailure::Timeout,
+            Err(NoOrigin::Left) => HandshakeFailure::Gone,
+        };
+        self.attempt.handshake = Some(Err(failure));
+        Err(after_failed_handshake(failure))
+    }
+
+    fn handshake_deadline(&self) -> Instant {
+        self.accepted + self.rules.connection.handshake_timeout
+    }
+
+    /// Whether a balancer has come to see if we live: its leaving is no failure of anybody.
+    fn is_health_check(&self) -> bool {
+        self.header.as_deref() == Some(&Header::Local)
+    }
+
     /// TLS, all of it before one deadline.
-    async fn shake_hands(&mut self, socket: TcpStream) -> Result<Client, HandshakeFailure> {
-        let deadline = self.accepted + self.rules.connection.handshake_timeout;
+    async fn shake_hands(&mut self, socket: TcpStream, begun: Vec<u8>) -> Result<Client, HandshakeFailure> {
+        let deadline = self.handshake_deadline();
         // Boxed for the same reason: what a handshake needs is freed with it.
-        let shaken = Box::pin(self.rules.tls.accept(socket, deadline, self.accepted)).await;
+        let shaken = Box::pin(self.rules.tls.accept(socket, begun, deadline, self.accepted)).await;
         let (client, handshake) = match shaken {
             Ok(established) => {
                 self.attempt.identity = established.identity;
@@ -207,6 +255,9 @@ impl Life<'_> {
             }
             Err(failure) => (Err(failure), Err(failure)),
         };
+        if handshake == Err(HandshakeFailure::Gone) && self.is_health_check() {
+            return client;
+        }
         self.attempt.handshake = Some(handshake);
         self.house.telemetry.observe(&mut self.attempt);
         client
@@ -256,7 +307,7 @@ impl Life<'_> {
             version: connect.version,
             maximum_packet_size: connect.maximum_packet_size,
         };
-        let answer = refusal::answer(refusal.reason, addressee, &self.rules.refusal);
+        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
         refusal::close(client, answer.as_deref()).await;
         End::by(Side::Proxy, refusal.reason.word())
     }

@@ -27,6 +27,10 @@ impl Life<'_> {
         connect: &Connect,
         permit: Permit,
     ) -> Result<(Upstream, Answer), NotOpened> {
+        let Ok(bytes) = self.introduce(client, bytes) else {
+            permit.settle(Outcome::Unused);
+            return Err(NotOpened::Left);
+        };
         let server = 0;
         self.attempt.server = Some(server);
         let settings = &self.rules.upstream;
@@ -68,10 +72,7 @@ impl Life<'_> {
 }
 
 fn no_broker() -> NotOpened {
-    NotOpened::Refused(Refusal {
-        reason: Reason::NoBroker,
-        retry_after: None,
-    })
+    NotOpened::Refused(Refusal::new(Reason::NoBroker))
 }
 
 /// How long the client may stay silent ([MQTT-3.1.2-22] of 5.0, [MQTT-3.1.2-24] of 3.1.1); a keep-alive of the

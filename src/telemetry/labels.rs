@@ -48,17 +48,20 @@ pub enum Shed {
     MaxConnections,
     /// No file descriptor was left; the spare one was used to accept and close.
     Descriptors,
+    /// A PROXY protocol header from somebody who is not trusted, one that can't be read, or none where one is required.
+    ProxyHeader,
 }
 
 impl Shed {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 2] = [Self::MaxConnections, Self::Descriptors];
+    pub const ALL: [Self; 3] = [Self::MaxConnections, Self::Descriptors, Self::ProxyHeader];
 
     /// The metric label and audit word.
     pub const fn word(self) -> &'static str {
         match self {
             Self::MaxConnections => "max-connections",
             Self::Descriptors => "descriptors",
+            Self::ProxyHeader => "proxy-header",
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod hello;
 mod identity;
 mod inventory;
 mod resolver;
+mod start;
 pub mod ticket;
 mod wire;
 
@@ -16,12 +17,11 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{Acceptor as HelloReader, ServerConnection};
+use rustls::server::ServerConnection;
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::UnixTime;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::server::TlsStream;
 
 pub use client_auth::{Authorities, ClientAuth, CrlExpired, Policy, RevocationList};
@@ -191,15 +191,17 @@ impl Acceptor {
         })
     }
 
-    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`.
+    /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
+    /// was read from the socket already.
     pub async fn accept(
         &self,
         socket: TcpStream,
+        begun: Vec<u8>,
         deadline: Instant,
         accepted: Instant,
     ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
-            let start = LazyConfigAcceptor::new(HelloReader::default(), socket).await?;
+            let start = start::start(socket, &begun).await?;
             let config = self.config_for(start.client_hello().alpn());
             start.into_stream(config).await
         };

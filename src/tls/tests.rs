@@ -160,7 +160,7 @@ async fn handshake(acceptor: &Acceptor, client: ClientConfig) -> Result<Establis
     let server = async {
         let (tcp, _) = listener.accept().await.unwrap();
         let now = Instant::now();
-        let mut established = acceptor.accept(tcp, now + PATIENCE, now).await?;
+        let mut established = acceptor.accept(tcp, Vec::new(), now + PATIENCE, now).await?;
         established.stream.write_all(b"x").await.unwrap();
         Ok(established)
     };
@@ -841,7 +841,10 @@ async fn records_to_a_client_carry_no_more_than_the_limit() {
             });
             let (tcp, _) = listener.accept().await.unwrap();
             let now = Instant::now();
-            let mut established = acceptor.accept(tcp, now + PATIENCE, now).await.unwrap();
+            let mut established = acceptor
+                .accept(tcp, Vec::new(), now + PATIENCE, now)
+                .await
+                .unwrap();
             established.stream.write_all(&vec![7; SENT]).await.unwrap();
             established.stream.flush().await.unwrap();
             let lengths = records(&reading.join().unwrap());

@@ -12,6 +12,8 @@ pub use answer::{Answer, NoAnswer, first_answer, see_out};
 pub use dial::{Brokers, DialError, Upstream};
 pub use health::Health;
 
+use crate::proxy_header;
+
 /// `[upstream]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -21,6 +23,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// CONNECT forwarded to CONNACK received.
     pub connack_timeout: Duration,
+    /// The PROXY protocol header that tells a broker who its client is; `None`: none is sent.
+    pub proxy_header: Option<proxy_header::Version>,
 }
 
 /// Where a broker listens, and how it was written: metric label `server`.

@@ -1,9 +1,10 @@
 //! CONNECT on its way to the broker: any segmentation, every byte as it came, exactly once.
 
-use crate::rig::device::hex;
+use crate::rig::device::{hex, read_packet};
 use crate::rig::packet::{self, connack_v5};
 use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, within};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 
 /// Everything that a CONNECT can have, and a SUBSCRIBE behind it.
 fn rich(level: u8) -> Vec<u8> {
@@ -247,6 +248,45 @@ async fn bytes_behind_the_connect_arrive_once_and_in_order() {
         broker.visit(index).await.end().await;
         assert_eq!(broker.visit(index).await.received().len(), bytes.len());
     }
+}
+
+#[tokio::test]
+async fn bytes_of_a_held_client_arrive_once_and_in_order() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [
+        ("admission.rate", "1"),
+        ("admission.burst", "1"),
+        ("admission.max_wait", "\"10s\""),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let _first = Device::join(&daemon, Connect::v311("first")).await;
+    let mut bytes = Connect::v311("eager").bytes();
+    for number in 0..1000_u16 {
+        bytes.extend(packet::publish(
+            4,
+            "order",
+            Some(number + 1),
+            &[number.to_be_bytes(); 400].concat(),
+        ));
+    }
+    let (mut reading, mut writing) = Device::dial(&daemon).await.split();
+    let sent = bytes.clone();
+    let sending = async move {
+        // Held for a second, in which more is sent than anybody keeps.
+        for piece in sent.chunks(3000) {
+            writing.write_all(piece).await.unwrap();
+            writing.flush().await.unwrap();
+        }
+        writing
+    };
+    let (_writing, connack) = within(PATIENCE, "all sent and one CONNACK", async {
+        tokio::join!(sending, read_packet(&mut reading))
+    })
+    .await;
+    assert_eq!(hex(&connack.unwrap()), hex(&packet::accepted(4)));
+    let received = broker.visit(1).await.received_at_least(bytes.len()).await;
+    assert!(received == bytes, "{} for {}", hex(&received), hex(&bytes));
 }
 
 const METHOD: &str = "K1";

@@ -31,6 +31,7 @@ mod latency;
 mod operator;
 mod peers;
 mod policies;
+mod proxy_header;
 mod relay;
 mod resilient_client;
 mod resumption;

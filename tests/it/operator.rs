@@ -2,7 +2,7 @@
 
 use crate::rig::daemon::{binary, configuration};
 use crate::rig::process::{Finished, run};
-use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, eventually};
+use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, eventually, packet};
 use rustix::process::Signal;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -229,11 +229,63 @@ async fn descriptors_0_to_2_that_came_closed_are_not_given_to_clients() {
     .await;
     let mut device = Device::try_dial(port).await.unwrap();
     device.send(&Connect::v311("one").bytes()).await;
-    device.expect_packet(&crate::rig::packet::accepted(4)).await;
+    device.expect_packet(&packet::accepted(4)).await;
     for descriptor in 0..3 {
         let target = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", process.id()));
         assert_eq!(target.unwrap(), Path::new("/dev/null"), "descriptor {descriptor}");
     }
     process.signal(Signal::TERM);
     assert_eq!(process.wait(Duration::from_secs(45)).code(), Some(0));
+}
+
+#[tokio::test]
+async fn no_secret_reaches_the_log_at_any_level() {
+    const SECRETS: [&str; 3] = ["correct-horse", "the-payload", "last-words"];
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    for format in ["text", "json"] {
+        let format = format!("\"{format}\"");
+        let settings = [("log.level", "\"trace\""), ("log.format", format.as_str())];
+        let daemon = Daemon::start(&scene, broker.address(), &settings);
+        for level in [3, 4, 5] {
+            let connect = Connect {
+                username: Some("user"),
+                password: Some(SECRETS[0].as_bytes()),
+                will: Some(("topic", SECRETS[2].as_bytes())),
+                ..Connect::level(level, "logged")
+            };
+            let mut device = Device::join(&daemon, connect).await;
+            device
+                .send(&packet::publish(level, "topic", None, SECRETS[1].as_bytes()))
+                .await;
+            device.close().await;
+            // The same with a flag that makes it malformed.
+            let mut bytes = connect.bytes();
+            bytes[9] |= 0x19;
+            let mut device = Device::dial(&daemon).await;
+            device.send(&bytes).await;
+            device.rest(PATIENCE).await;
+        }
+        daemon
+            .metrics_until("six ends", |m| m.sum("seawall_closed_total", &[]) == 6.0)
+            .await;
+        let log = daemon.stderr();
+        assert!(!log.is_empty(), "no log at the level `trace`");
+        for secret in SECRETS {
+            assert!(!log.contains(secret), "{secret} in {log}");
+            let bytes = format!("{:?}", secret.as_bytes());
+            assert!(
+                !log.contains(bytes.trim_matches(['[', ']'])),
+                "the bytes of {secret} in {log}"
+            );
+        }
+        if format.contains("json") {
+            for line in log.lines() {
+                assert!(
+                    serde_json::from_str::<serde_json::Value>(line).is_ok(),
+                    "no JSON: {line}"
+                );
+            }
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! TLS as clients speak it, and what else comes to a TLS port.
 
 use crate::rig::device::{hex, tls_settings};
-use crate::rig::packet::accepted;
+use crate::rig::packet::{accepted, connack_v3, publish};
 use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, within};
 use rustls::pki_types::ServerName;
 use std::io::{Read, Write};
@@ -240,4 +240,27 @@ async fn probes_that_connect_and_leave_cost_nothing() {
         !words.contains("WARN") && !words.contains("ERROR"),
         "a probe wrote into the log: {words}"
     );
+}
+
+#[tokio::test]
+async fn a_tls_1_2_client_is_served_and_refused_like_any_other() {
+    let scene = Scene::new();
+    let broker = Stub::start(|mut link| async move {
+        link.accept().await;
+        let message = link.packet().await.unwrap();
+        link.send(&message).await;
+    })
+    .await;
+    let one_token = [("admission.rate", "0.001"), ("admission.burst", "1")];
+    let daemon = Daemon::start(&scene, broker.address(), &one_token);
+    let message = publish(4, "echo", None, &vec![b'x'; 300_000]);
+    let mut device = Device::dial_1_2(&daemon).await;
+    device.send(&Connect::v311("old").bytes()).await;
+    device.expect_packet(&accepted(4)).await;
+    device.send(&message).await;
+    device.expect_last(&message).await;
+
+    let mut late = Device::dial_1_2(&daemon).await;
+    late.send(&Connect::v311("late").bytes()).await;
+    late.expect_last(&connack_v3(3)).await;
 }

@@ -317,6 +317,7 @@ async fn a_malformed_3_1_1_connect_is_closed_without_an_answer() {
         assert_eq!(hex(&answer(&daemon, &bytes).await), "", "{what}");
     }
     assert_eq!(broker.visits(), 0, "a malformed CONNECT reached the broker");
+    assert_eq!(daemon.stderr(), "", "a client wrote into the log");
 }
 
 #[tokio::test]
@@ -375,6 +376,7 @@ async fn a_malformed_v5_connect_is_told_so_or_closed() {
         );
     }
     assert_eq!(broker.visits(), 0, "a malformed CONNECT reached the broker");
+    assert_eq!(daemon.stderr(), "", "a client wrote into the log");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use super::packet::{Connect, accepted};
 use super::{Daemon, PATIENCE, within};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -39,13 +39,30 @@ impl Device {
             .expect("TLS")
     }
 
+    /// The same over TLS 1.2.
+    pub async fn dial_1_2(daemon: &Daemon) -> Self {
+        let settings = Arc::new(settings_for(&[&rustls::version::TLS12]));
+        within(PATIENCE, "TLS 1.2", async {
+            Self::over_with(TcpStream::connect(daemon.address()).await?, settings).await
+        })
+        .await
+        .expect("TLS 1.2")
+    }
+
     pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
-        let tcp = TcpStream::connect(address).await?;
+        Self::over_with(TcpStream::connect(address).await?, Arc::clone(tls_settings())).await
+    }
+
+    /// Over a connection on which something may have been said already.
+    pub async fn over(tcp: TcpStream) -> io::Result<Self> {
+        Self::over_with(tcp, Arc::clone(tls_settings())).await
+    }
+
+    async fn over_with(tcp: TcpStream, settings: Arc<ClientConfig>) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
-        let connector = TlsConnector::from(Arc::clone(tls_settings()));
         Ok(Self {
-            stream: connector.connect(name, tcp).await?,
+            stream: TlsConnector::from(settings).connect(name, tcp).await?,
         })
     }
 
@@ -171,20 +188,22 @@ impl Device {
 /// Trusts the throw-away authority; never resumes, so that a handshake is a handshake.
 pub fn tls_settings() -> &'static Arc<ClientConfig> {
     static ONCE: OnceLock<Arc<ClientConfig>> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(certificates().authority.as_bytes()).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut settings = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        settings.resumption = rustls::client::Resumption::disabled();
-        Arc::new(settings)
-    })
+    ONCE.get_or_init(|| Arc::new(settings_for(rustls::DEFAULT_VERSIONS)))
+}
+
+fn settings_for(versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(certificates().authority.as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut settings = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    settings.resumption = rustls::client::Resumption::disabled();
+    settings
 }
 
 /// One MQTT packet.

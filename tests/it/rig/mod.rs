@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod daemon;
 pub mod device;
+pub mod haproxy;
 pub mod http;
 pub mod mosquitto;
 pub mod packet;

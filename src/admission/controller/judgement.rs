@@ -1,0 +1,187 @@
+//! What the controller makes of one arrival: objections, room, reasons and the time to come back.
+
+use std::time::Duration;
+
+use super::{Controller, Seat, Verdict};
+use crate::admission::Refusal;
+use crate::admission::breaker::Access;
+use crate::admission::bucket::Tokens;
+use crate::admission::classify::Arrival;
+use crate::admission::queues::Supply;
+use crate::moment::Moment;
+use crate::mqtt::Version;
+use crate::reason::Reason;
+
+/// What part of what there is at most (bucket and hold together) is kept for those who are due and away: strangers
+/// feel it only in a storm, and the bucket still takes up a wave.
+const KEPT: f64 = 0.25;
+
+/// No refusal sends a client away for longer.
+const LONGEST_RETRY: Duration = Duration::from_hours(24);
+
+impl<W> Controller<W> {
+    /// What speaks against it whatever there is room for.
+    pub(super) fn objection(&mut self, arrival: &Arrival, now: Moment) -> Option<Refusal> {
+        if let Some(code) = arrival
+            .credentials
+            .and_then(|key| self.credentials.recall(key, now))
+        {
+            return Some(Refusal {
+                code: Some(code),
+                ..Refusal::new(Reason::BadCredentials)
+            });
+        }
+        let client = arrival.client?;
+        if arrival.version == Version::V3_1
+            && let Some(told) = self.second_dial.recall(client, now)
+        {
+            return Some(told);
+        }
+        let pause = self.clients.knock(client, now).err()?;
+        let refusal = Refusal {
+            retry_after: Some(pause),
+            ..Refusal::new(Reason::ClientRate)
+        };
+        self.note(arrival, refusal, now);
+        Some(refusal)
+    }
+
+    /// Admits it if everything is there now.
+    pub(super) fn admit(&mut self, arrival: &Arrival, now: Moment) -> Option<Seat> {
+        let access = self.brokers.access(now);
+        if matches!(access, Access::Shut { .. }) {
+            return None;
+        }
+        let kept = self.kept_from(arrival, now);
+        let seat = self.queues.admit(arrival.lane, arrival.cost, kept, now)?;
+        Some(self.seat(seat, *arrival, access))
+    }
+
+    /// Admits everybody. Who would have been held takes its tokens in advance, so that the next one's turn is
+    /// reckoned as if it were queued behind it; who would have been refused takes none.
+    pub(super) fn decide_dry(
+        &mut self,
+        arrival: &Arrival,
+        objection: Option<Refusal>,
+        now: Moment,
+    ) -> Verdict {
+        if objection.is_none()
+            && let Some(seat) = self.admit(arrival, now)
+        {
+            return Verdict::Admit {
+                seat,
+                would_refuse: None,
+            };
+        }
+        let full = || {
+            let waiting = self.queues.owed(now) / arrival.cost.as_f64();
+            (waiting >= self.settings.max_held as f64).then_some(Reason::HoldFull)
+        };
+        let would_refuse = objection
+            .map(|refusal| refusal.reason)
+            .or_else(|| self.obstacle(arrival, now + self.settings.max_wait, now))
+            .or_else(full);
+        let paid = if would_refuse.is_none() {
+            arrival.cost
+        } else {
+            Tokens::NONE
+        };
+        let seat = self.queues.admit_anyway(arrival.lane, paid, now);
+        let access = self.brokers.access(now);
+        Verdict::Admit {
+            seat: self.seat(seat, *arrival, access),
+            would_refuse,
+        }
+    }
+
+    /// What keeps one who comes now from having its turn by `deadline`, as things stand: the latest of broker, tokens
+    /// and seat.
+    pub(super) fn obstacle(&self, arrival: &Arrival, deadline: Moment, now: Moment) -> Option<Reason> {
+        let broker = match self.brokers.access(now) {
+            Access::Free | Access::Probe => None,
+            Access::Shut { until } => Some(until),
+        };
+        let kept = self.kept_from(arrival, now);
+        let turn = self.queues.turn(arrival.lane, arrival.cost, kept, now);
+        let no_tokens = if self.queues.has_reserve(arrival.lane) {
+            Reason::Lane
+        } else {
+            Reason::Rate
+        };
+        if self.settings.max_wait.is_zero() {
+            return Some(match broker {
+                Some(_) => Reason::BreakerOpen,
+                None if turn.tokens > now => no_tokens,
+                None => Reason::InFlight,
+            });
+        }
+        let broker = broker.unwrap_or(now);
+        // Without a measured pace the tokens alone decide.
+        let seat = turn.seat.unwrap_or(now);
+        match broker.max(turn.tokens).max(seat) {
+            turn if turn <= deadline => None,
+            turn if turn == broker => Some(Reason::BreakerOpen),
+            latest if latest == turn.tokens => Some(no_tokens),
+            _ => Some(Reason::InFlight),
+        }
+    }
+
+    /// A refusal for want of room, with the time at which there will be some.
+    pub(super) fn refuse(&mut self, arrival: &Arrival, reason: Reason, now: Moment) -> Refusal {
+        let at = match (reason, self.brokers.access(now)) {
+            (Reason::BreakerOpen, Access::Shut { until }) => until,
+            _ => self.appointment(arrival, now),
+        };
+        let retry_after = (at - now).clamp(Duration::from_millis(1), LONGEST_RETRY);
+        let refusal = Refusal {
+            retry_after: Some(retry_after),
+            ..Refusal::new(reason)
+        };
+        self.note(arrival, refusal, now);
+        refusal
+    }
+
+    fn appointment(&mut self, arrival: &Arrival, now: Moment) -> Moment {
+        let due = arrival
+            .client
+            .is_some_and(|client| self.appointments.is_due(client, now));
+        // One that is due and did not get in comes behind those who are due and have not knocked yet.
+        let ahead = if due {
+            self.appointments.kept()
+        } else {
+            Tokens::NONE
+        };
+        let turn = self.queues.turn(arrival.lane, arrival.cost, ahead, now);
+        let earliest = turn.seat.unwrap_or(now).max(turn.tokens);
+        // What the others will be given is reckoned at the full rate: a slow start is over before most of them come.
+        let rate = self
+            .full_supply()
+            .rate
+            .min(self.queues.pace().unwrap_or(f64::INFINITY));
+        match arrival.client {
+            Some(client) => self.appointments.book(client, arrival.cost, rate, earliest, now),
+            None => self.appointments.behind_all(earliest),
+        }
+    }
+
+    /// What of the bucket is not for a stranger.
+    fn kept_from(&self, arrival: &Arrival, now: Moment) -> Tokens {
+        if arrival
+            .client
+            .is_some_and(|client| self.appointments.is_due(client, now))
+        {
+            return Tokens::NONE;
+        }
+        let Supply { rate, burst, .. } = self.queues.supply();
+        let most = KEPT * (burst + rate * self.settings.max_wait.as_secs_f64());
+        self.appointments.kept().min(Tokens::new(most))
+    }
+
+    fn note(&mut self, arrival: &Arrival, refusal: Refusal, now: Moment) {
+        if let Some(client) = arrival.client
+            && arrival.version == Version::V3_1_1
+        {
+            self.second_dial.note(client, refusal, now);
+        }
+    }
+}

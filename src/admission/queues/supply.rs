@@ -1,0 +1,91 @@
+//! What there is, shared out among the lanes.
+
+use super::Queues;
+use super::queue::share;
+use crate::admission::Settings;
+use crate::admission::bucket::{Bucket, Tokens};
+use crate::moment::Moment;
+
+/// Most that the reserves take of the rate of the moment: where the rate follows the broker it may fall below
+/// what was reserved of it, and those without a reserve must not be shut out.
+const RESERVED_AT_MOST: f64 = 0.9;
+
+/// What there is to share out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Supply {
+    /// Tokens a second.
+    pub rate: f64,
+    /// Tokens at most.
+    pub burst: f64,
+    /// Seats.
+    pub max_in_flight: u32,
+}
+
+impl<W> Queues<W> {
+    /// Takes new lanes and limits over. A lane that keeps its name keeps its queue, its seats and its tokens; a new
+    /// one's reserve begins empty; who is held in one that is gone is served without a reserve.
+    pub fn reconfigure(&mut self, settings: &Settings, supply: Supply, now: Moment) {
+        let mut old = std::mem::take(&mut self.lanes);
+        let named = settings
+            .lanes
+            .iter()
+            .map(|lane| (Some(lane.name.clone()), lane.priority, lane.reserve));
+        for (name, priority, wanted) in named.chain([(None, 0, 0.0)]) {
+            let known = old.iter().position(|queue| queue.name == name);
+            let mut queue = known.map_or_else(|| self.fresh(name), |index| old.swap_remove(index));
+            queue.priority = priority;
+            queue.wanted = wanted;
+            queue.portion = wanted / settings.rate;
+            self.lanes.push(queue);
+        }
+        for mut queue in old {
+            queue.wanted = 0.0;
+            queue.portion = 0.0;
+            self.lanes.push(queue);
+        }
+        self.default = settings.lanes.len();
+        self.drop_empty();
+        self.largest = Tokens::new(settings.cost.clean.max(settings.cost.persistent));
+        self.max_held = settings.max_held;
+        for queue in &mut self.lanes {
+            queue.places = share(self.max_held, queue.portion);
+        }
+        self.shared_places = self
+            .max_held
+            .saturating_sub(self.lanes.iter().map(|queue| queue.places).sum());
+        self.set_supply(supply, now);
+    }
+
+    /// Shares another supply out from now on; what is in the buckets stays there, cut to their new size.
+    pub fn set_supply(&mut self, supply: Supply, now: Moment) {
+        self.supply = supply;
+        let wanted: f64 = self.lanes.iter().map(|queue| queue.wanted).sum();
+        let scale = if wanted > 0.0 {
+            (RESERVED_AT_MOST * supply.rate / wanted).min(1.0)
+        } else {
+            0.0
+        };
+        let mut burst = Tokens::new(supply.burst);
+        let mut seats = 0;
+        for queue in &mut self.lanes {
+            let rate = queue.wanted * scale;
+            queue.reserve = (rate > 0.0).then(|| {
+                let size = Tokens::new(rate.max(1.0)).max(self.largest);
+                burst -= size;
+                let mut bucket = queue
+                    .reserve
+                    .take()
+                    .unwrap_or_else(|| Bucket::empty(rate, size, now));
+                bucket.reconfigure(rate, size, now);
+                bucket
+            });
+            queue.seats = share(supply.max_in_flight as usize, queue.portion) as u32;
+            seats += queue.seats;
+        }
+        self.shared
+            .reconfigure(supply.rate - wanted * scale, burst.max(self.largest), now);
+        // Those without a share need a seat as well.
+        self.shared_seats = supply.max_in_flight.saturating_sub(seats).max(1);
+        self.pace.note(!self.has_shared_seat(), now);
+    }
+}
