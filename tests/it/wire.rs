@@ -311,11 +311,12 @@ async fn a_malformed_3_1_1_connect_is_closed_without_an_answer() {
     let scene = Scene::new();
     let broker = Stub::content().await;
     let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let log = daemon.stderr();
     for (what, bytes) in table {
         assert_eq!(hex(&answer(&daemon, &bytes).await), "", "{what}");
     }
     assert_eq!(broker.visits(), 0, "a malformed CONNECT reached the broker");
-    assert_eq!(daemon.stderr(), "", "a client wrote into the log");
+    assert_eq!(daemon.stderr(), log, "a client wrote into the log");
 }
 
 #[tokio::test]
@@ -363,6 +364,7 @@ async fn a_malformed_v5_connect_is_told_so_or_closed() {
     let scene = Scene::new();
     let broker = Stub::content().await;
     let daemon = Daemon::start(&scene, broker.address(), &[PLAIN_CODES]);
+    let log = daemon.stderr();
     for (what, bytes) in table {
         let answer = answer(&daemon, &bytes).await;
         let allowed = [connack_v5(0x81), connack_v5(0x82), vec![]];
@@ -374,7 +376,7 @@ async fn a_malformed_v5_connect_is_told_so_or_closed() {
         );
     }
     assert_eq!(broker.visits(), 0, "a malformed CONNECT reached the broker");
-    assert_eq!(daemon.stderr(), "", "a client wrote into the log");
+    assert_eq!(daemon.stderr(), log, "a client wrote into the log");
 }
 
 #[tokio::test]
