@@ -128,7 +128,7 @@ async fn refusals(scene: &Scene, broker: SocketAddr) {
             let _ = socket.read(&mut [0; 1]).await;
         }
     }
-    let shed = micros(full.process().processor_time() - before) / (operations() * 4) as f64;
+    let shed = micros(full.process().processor_time().saturating_sub(before)) / (operations() * 4) as f64;
     println!("{:<44} {shed:>32.1}", "shed before TLS [µs]");
 }
 
@@ -275,7 +275,7 @@ impl Proxy {
         work(each).await;
         // What is still to be closed belongs to the operations.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        micros(self.process().processor_time() - before) / (each * SIDE_BY_SIDE) as f64
+        micros(self.process().processor_time().saturating_sub(before)) / (each * SIDE_BY_SIDE) as f64
     }
 
     /// Kilobytes of resident memory for each idle connection.
@@ -312,7 +312,7 @@ impl Proxy {
             publisher.write_all(&message).await.unwrap();
             rig::device::read_packet(&mut subscriber).await.unwrap();
         }
-        micros(self.process().processor_time() - before) / rounds as f64
+        micros(self.process().processor_time().saturating_sub(before)) / rounds as f64
     }
 
     /// CPU of one megabyte from a publisher to the broker, in messages of 64 KiB: microseconds.
@@ -327,7 +327,7 @@ impl Proxy {
         }
         publisher.write_all(&packet::PINGREQ).await.unwrap();
         rig::device::read_packet(&mut publisher).await.unwrap();
-        micros(self.process().processor_time() - before) / MEGABYTES as f64
+        micros(self.process().processor_time().saturating_sub(before)) / MEGABYTES as f64
     }
 }
 

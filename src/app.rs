@@ -18,9 +18,11 @@ use crate::config::Config;
 use crate::connection::{House, Rules};
 use crate::door::Door;
 use crate::drain::Tasks;
+use crate::gate::Gate;
 use crate::listener::{self, BindError, Places};
 use crate::telemetry::Telemetry;
 use crate::telemetry::metrics::Metrics;
+use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
 
@@ -107,6 +109,7 @@ pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartErr
 pub async fn start(config: Config) -> Result<Running, StartError> {
     let started = Instant::now();
     let descriptors = listener::raise_descriptor_limit();
+    let seen = config.tls.fingerprint();
     let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
     let listeners = bind(&config.listen)?;
     let addresses = listeners
@@ -123,6 +126,8 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .collect();
     let metrics = Metrics::new(&names)?;
     let tasks = Tasks::new();
+    let gate = Gate::new(&config.gate, config.sources);
+    let pool = Arc::new(Pool::start()?);
     let door = Door::new(config.admission);
     let brokers = Brokers::new(&config.upstream.servers);
     brokers.look_up().await;
@@ -138,13 +143,22 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     };
     let house = House::new(
         rules,
+        Arc::clone(&gate),
+        pool,
         Arc::clone(&door),
         Arc::clone(&brokers),
         Telemetry::new(Arc::clone(&metrics)),
         tasks.clone(),
     );
-    let reloader = Reloader::new(config.tls, acceptor, Arc::clone(&house), Arc::clone(&metrics));
+    let reloader = Reloader::new(
+        config.tls,
+        seen,
+        acceptor,
+        Arc::clone(&house),
+        Arc::clone(&metrics),
+    );
 
+    tasks.spawn_until_stopped(Arc::clone(&gate).release_waiting());
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout));
@@ -152,6 +166,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         accept(listener, &house, &places, &metrics, &tasks);
     }
     let watched = Watched {
+        gate,
         door: Arc::clone(&door),
         brokers,
         metrics: Arc::clone(&metrics),
@@ -275,6 +290,7 @@ impl Running {
 
 /// What the admin pages look at.
 struct Watched {
+    gate: Arc<Gate>,
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     metrics: Arc<Metrics>,
@@ -287,6 +303,8 @@ impl admin::State for Watched {
         for (server, up) in self.brokers.up().enumerate() {
             self.metrics.upstream_up(server, up);
         }
+        let gate = self.gate.snapshot();
+        self.metrics.gate(gate.handshakes, gate.sources);
         let (up, down) = self.house.traffic().take();
         self.metrics.relayed(up, down);
         self.door.snapshot()

@@ -6,8 +6,8 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`reconnect`] |
-//! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`] |
+//! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
 //! | the command line | [`cli`] |
@@ -24,6 +24,8 @@ pub mod app;
 #[cfg(feature = "daemon")]
 pub mod cli;
 #[cfg(feature = "daemon")]
+pub mod clock;
+#[cfg(feature = "daemon")]
 pub mod config;
 #[cfg(feature = "daemon")]
 pub mod connection;
@@ -33,6 +35,8 @@ pub mod door;
 pub mod drain;
 #[cfg(feature = "daemon")]
 pub mod fleet;
+#[cfg(feature = "daemon")]
+pub mod gate;
 #[cfg(feature = "daemon")]
 pub mod listener;
 #[cfg(feature = "daemon")]

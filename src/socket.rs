@@ -18,16 +18,20 @@ const KEEPALIVE_RETRIES: u32 = 4;
 /// retransmissions, would pin a dead device's broker session for longer than any MQTT keep-alive.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes that the kernel keeps for a peer beyond what the peer's window takes. Left alone it keeps megabytes, and tells of
-/// room only once a third of that is free: a client that reads 100 kB/s would seem stuck for 9 s. With this the kernel
-/// tells as soon as half of it has gone out, so that any client which takes 16 KiB within `relay.write_timeout` is seen
-/// to be alive, and what a slow one is owed stays within a bound.
+/// Unsent bytes that the kernel keeps for a client beyond what the client's window takes.
 const UNSENT: u32 = 32 * 1024;
 
-/// Sets what every leg of ours has: no Nagle delay, keep-alive probes, a bound on unsent and on unacknowledged data.
+/// Bounds what the kernel keeps for a client. Left alone it keeps megabytes, and tells of room only once a third of that
+/// is free: a client that reads 100 kB/s would seem stuck for 9 s. With this the kernel tells as soon as half of
+/// 32 KiB has gone out, so that a client which takes 16 KiB within `relay.write_timeout` is seen to be alive. Not
+/// for the brokers' legs: a broker reads fast or not at all, and a flood towards it would cost a tenth more.
+pub fn bound_unsent(socket: &SockRef<'_>) -> io::Result<()> {
+    socket.set_tcp_notsent_lowat(UNSENT)
+}
+
+/// Sets what every leg of ours has: no Nagle delay, keep-alive probes, a bound on unacknowledged data.
 pub fn condition(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_TIME)
         .with_interval(KEEPALIVE_INTERVAL)

@@ -353,6 +353,22 @@ fn check_finds_the_default_file_and_says_so() {
 }
 
 #[test]
+fn check_warns_of_what_is_no_mistake() {
+    let shell = Shell::new();
+    shell.write("seawall.toml", MINIMAL);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    shell.write("server.pem", &params.self_signed(&key).unwrap().pem());
+    shell.write("server.key", &key.serialize_pem());
+    let ran = shell.run(&["check", "--config", "seawall.toml"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.out.starts_with("no mistakes"), "{ran:?}");
+    let expected = "warning: tls.certificate: the certificate in server.pem expired on ";
+    assert!(ran.err.starts_with(expected), "{ran:?}");
+}
+
+#[test]
 fn check_says_where_it_looked_for_a_file() {
     let ran = Shell::new().run(&["check"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(78), ""));

@@ -6,7 +6,7 @@
 //! them. So a client that is refused again and again gains on the others, and nobody starves.
 //!
 //! Slots become due in their order, at the pace of the bucket, skipping those whose clients got in before; and at the
-//! latest at the time that was promised. A slot whose client does not come within [`GRACE`] keeps no tokens any more,
+//! latest at the time that was promised. A slot whose client does not come within `GRACE` keeps no tokens any more,
 //! but stays due.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -15,12 +15,14 @@ pub mod classify;
 pub mod clients;
 pub mod controller;
 pub mod credentials;
+pub mod gate;
 pub mod hold;
 pub mod lanes;
 pub mod memory;
 pub mod pace;
 pub mod queues;
 pub mod second_dial;
+pub mod sources;
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -7,6 +7,11 @@ use crate::moment::Moment;
 /// Weight of the newest interval in the pace: the mean of about the last 16, a moment at any rate worth holding for.
 const WEIGHT: f64 = 1.0 / 16.0;
 
+/// Answers until a pace counts as measured. The first few of a storm come from a broker whose caches are cold, beside a
+/// crowd of handshakes: to foresee by them refuses a first wave that could have been served, and the broker then idles
+/// until the next. To be optimistic costs little: who is held in vain is refused within `max_wait`.
+const WARM_UP: u32 = 16;
+
 /// How many mean intervals without an answer are taken as chance; past it the silence itself is the pace. At random
 /// intervals (exponential) one in 50 is longer than 4 means.
 const SILENCE: f64 = 4.0;
@@ -18,6 +23,8 @@ pub struct Pace {
     full_since: Option<Moment>,
     /// Mean time between two answers, in nanoseconds; `None`: it has not been full yet.
     interval: Option<f64>,
+    /// Answers that went into it, up to [`WARM_UP`].
+    answers: u32,
 }
 
 impl Pace {
@@ -34,18 +41,23 @@ impl Pace {
             self.interval
                 .map_or(interval, |mean| mean + (interval - mean) * WEIGHT),
         );
+        self.answers = WARM_UP.min(self.answers + 1);
         self.full_since = Some(now);
+    }
+
+    fn measured(&self) -> Option<f64> {
+        self.interval.filter(|_| self.answers == WARM_UP)
     }
 
     /// Answers a second; `None`: no pace has been measured.
     pub fn rate(&self) -> Option<f64> {
-        self.interval.map(|interval| 1e9 / interval.max(1.0))
+        self.measured().map(|interval| 1e9 / interval.max(1.0))
     }
 
     /// When so many answers more will have come; `None`: no pace has been measured.
     pub fn foresee(&self, answers: usize, now: Moment) -> Option<Moment> {
         let silence = self.full_since.map_or(Duration::ZERO, |since| now - since);
-        let interval = self.interval?.max(silence.as_nanos() as f64 / SILENCE);
+        let interval = self.measured()?.max(silence.as_nanos() as f64 / SILENCE);
         Some(now + Duration::from_nanos((interval * answers as f64) as u64))
     }
 }
@@ -82,6 +94,14 @@ mod tests {
         );
         pace.note(true, at(10));
         assert_eq!(pace.foresee(1, at(20)), None);
+    }
+
+    #[test]
+    fn a_cold_start_is_no_pace() {
+        let (pace, now) = saturated(60, 15);
+        assert_eq!(pace.foresee(100, at(now)), None);
+        let (pace, now) = saturated(60, 16);
+        assert_eq!(pace.foresee(100, at(now)), Some(at(now + 6000)));
     }
 
     #[test]

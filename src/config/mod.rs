@@ -34,6 +34,10 @@ pub struct Config {
     pub listen: crate::listener::Settings,
     /// `[tls]`
     pub tls: crate::tls::Settings,
+    /// `[handshake]`, without its timeout
+    pub gate: crate::admission::gate::Settings,
+    /// `[admission.per_source]`
+    pub sources: crate::admission::sources::Settings,
     /// `[handshake]` and `[connect]`
     pub connection: crate::connection::Settings,
     /// `[admission]`

@@ -1,6 +1,7 @@
 //! The keys: each is named here once, with its kind, its range, its default and the reason for it. A new key is a
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
+mod gate;
 mod tls;
 
 use std::time::Duration;
@@ -38,20 +39,22 @@ const MOST_TOKENS: f64 = 1_000_000.0;
 pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let listen = root.table("listen", listen);
     let tls = root.table("tls", tls::table);
-    // 15 s: a slow modem needs 10 s for a handshake (docs of PubSubClient: 15 s of patience); longer only holds
-    // places for the dead.
-    let timeout = Duration::from_secs(15);
-    let handshake_timeout = root.table("handshake", |t| t.key("timeout", OnReload, &DEADLINE, timeout));
+    let (handshake_timeout, gate) = root.table("handshake", gate::handshake);
     let (connect_timeout, connect_max_size) = root.table("connect", connect);
+    let (admission, sources) = root.table("admission", |table| {
+        (admission(table), table.table("per_source", gate::per_source))
+    });
     Config {
         listen,
         tls,
+        gate,
+        sources,
         connection: connection::Settings {
             handshake_timeout,
             connect_timeout,
             connect_max_size,
         },
-        admission: root.table("admission", admission),
+        admission,
         refusal: root.table("refusal", refusal),
         upstream: root.table("upstream", upstream),
         relay: root.table("relay", relay),

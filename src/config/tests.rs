@@ -83,6 +83,9 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(resumption.lifetime, Duration::from_hours(24));
     assert_eq!(resumption.tickets, 2);
     assert_eq!(config.connection.handshake_timeout, Duration::from_secs(15));
+    assert_eq!((config.gate.max_in_flight, config.gate.max_waiting), (64, 4096));
+    assert_eq!((config.gate.full, config.gate.resumed), (None, None));
+    assert_eq!(config.sources, crate::admission::sources::Settings::default());
     assert_eq!(config.connection.connect_timeout, Duration::from_secs(15));
     assert_eq!(config.connection.connect_max_size, 262_144);
     assert_eq!((config.admission.rate, config.admission.burst), (200.0, 200.0));
@@ -122,6 +125,38 @@ fn a_burst_of_zero_is_a_second_of_the_rate_and_at_least_one() {
         ];
         let config = load(&flags(&[&set[0], &set[1]])).unwrap();
         assert_eq!(config.admission.burst, expected, "{rate} {burst}");
+    }
+}
+
+#[test]
+fn a_rate_of_zero_is_no_limit_and_a_burst_of_zero_a_second_of_it() {
+    for (rate, burst, expected) in [
+        ("0", "0", None),
+        ("0", "7", None),
+        ("500", "0", Some((500.0, 500.0))),
+        ("0.2", "0", Some((0.2, 1.0))),
+        ("1.5", "0", Some((1.5, 1.5))),
+        ("500", "7", Some((500.0, 7.0))),
+    ] {
+        let set: Vec<String> = [
+            ("handshake.full", "_"),
+            ("handshake.resumed", "_"),
+            ("admission.per_source", "."),
+        ]
+        .iter()
+        .flat_map(|(path, dot)| {
+            [
+                format!("{path}{dot}rate={rate}"),
+                format!("{path}{dot}burst={burst}"),
+            ]
+        })
+        .collect();
+        let config = load(&flags(&set.iter().map(String::as_str).collect::<Vec<_>>())).unwrap();
+        let budgets =
+            [config.gate.full, config.gate.resumed].map(|budget| budget.map(|it| (it.rate, it.burst)));
+        assert_eq!(budgets, [expected, expected], "{rate} {burst}");
+        let source = config.sources.rate.map(|it| (it.rate, it.burst));
+        assert_eq!(source, expected, "{rate} {burst}");
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use rustls::ProtocolVersion;
+use rustls::server::ServerConnection;
+use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::{Client, Life};
-use crate::proxy_header::{self, Header, Route, Session};
+use crate::proxy_header::{self, Certificate, Header, Route, Session};
 
 impl Life<'_> {
     /// `bytes`, the first for the broker, with a header before them where `upstream.proxy_protocol` has one: so that both
@@ -24,12 +25,22 @@ impl Life<'_> {
                 Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             },
-            certificate: None,
+            certificate: self.certificate(session),
             server_name: session.server_name(),
             alpn: session.alpn_protocol(),
         };
         let mut introduced = proxy_header::write(version, route, &session);
         introduced.extend(bytes);
         Ok(introduced)
+    }
+
+    /// The client's certificate: a session resumes with the one that it was made with.
+    fn certificate(&self, session: &ServerConnection) -> Option<Certificate<'_>> {
+        session.peer_certificates().filter(|chain| !chain.is_empty())?;
+        let identity = self.attempt.identity.as_deref();
+        Some(Certificate {
+            common_name: identity.and_then(|identity| identity.common_name.as_deref()),
+            resumed: session.handshake_kind() == Some(HandshakeKind::Resumed),
+        })
     }
 }

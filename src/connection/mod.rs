@@ -1,6 +1,7 @@
-//! THE life of one connection, from accepted socket to its end: read [`Life::live`] from top to bottom.
+//! THE life of one connection, from accepted socket to its end: read `Life::live` from top to bottom.
 
 mod admit;
+mod handshake;
 mod introduce;
 mod open;
 mod origin;
@@ -17,22 +18,25 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use self::admit::NotAdmitted;
+use self::handshake::NoHandshake;
 use self::open::NotOpened;
 use self::origin::NoOrigin;
 use self::receive::NoConnect;
 use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
+use crate::gate::{Gate, Visitor};
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::proxy_header::{self, Header};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::relay::{self, Start, Traffic};
+use crate::socket;
 use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
-use crate::tls;
+use crate::tls::{self, pool::Pool};
 use crate::upstream::{self, Answer, Brokers, Upstream};
 
 /// `[handshake]` and `[connect]`.
@@ -66,6 +70,8 @@ pub struct Rules {
 /// What all connections share.
 pub struct House {
     rules: ArcSwap<Rules>,
+    gate: Arc<Gate>,
+    pool: Arc<Pool>,
     door: Arc<Door>,
     brokers: Arc<Brokers>,
     telemetry: Telemetry,
@@ -78,6 +84,8 @@ impl House {
     /// The house of one daemon.
     pub fn new(
         rules: Rules,
+        gate: Arc<Gate>,
+        pool: Arc<Pool>,
         door: Arc<Door>,
         brokers: Arc<Brokers>,
         telemetry: Telemetry,
@@ -87,6 +95,8 @@ impl House {
         let accepted = AtomicU64::new(0);
         Arc::new(Self {
             rules,
+            gate,
+            pool,
             door,
             brokers,
             telemetry,
@@ -109,27 +119,31 @@ impl House {
         });
     }
 
-    /// Serves one accepted socket until its end, and writes down how it ended.
-    pub async fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) {
-        let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-        let mut life = Life {
-            rules: self.rules.load_full(),
-            accepted: Instant::now(),
-            attempt: Attempt::new(number, source),
-            header: None,
-            phase: self.telemetry.metrics().enter(Phase::Handshake),
-            house: &self,
-        };
-        let end = life.live(socket).await;
-        let ending = Ending {
-            side: end.side,
-            phase: life.phase.phase(),
-            cause: end.cause,
-            lasted: life.accepted.elapsed(),
-            bytes_up: end.bytes_up,
-            bytes_down: end.bytes_down,
-        };
-        self.telemetry.record(&mut life.attempt, &ending);
+    /// Serves one socket, accepted just now, until its end, and writes down how it ended.
+    pub fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) -> impl Future<Output = ()> + Send {
+        // Not when its task first runs: in a crowd that is in another order, and the gate wants the newest first.
+        let accepted = Instant::now();
+        async move {
+            let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+            let mut life = Life {
+                rules: self.rules.load_full(),
+                accepted,
+                attempt: Attempt::new(number, source),
+                header: None,
+                phase: self.telemetry.metrics().enter(Phase::Handshake),
+                house: &self,
+            };
+            let end = life.live(socket).await;
+            let ending = Ending {
+                side: end.side,
+                phase: life.phase.phase(),
+                cause: end.cause,
+                lasted: life.accepted.elapsed(),
+                bytes_up: end.bytes_up,
+                bytes_down: end.bytes_down,
+            };
+            self.telemetry.record(&mut life.attempt, &ending);
+        }
     }
 }
 
@@ -170,14 +184,16 @@ struct Life<'house> {
 impl Life<'_> {
     /// The life of a connection.
     async fn live(&mut self, socket: TcpStream) -> End {
-        let (socket, begun) = match self.identify(socket).await {
-            Ok(identified) => identified,
+        // Counts for its address until the end of this life.
+        let (socket, begun, _visitor) = match self.arrive(socket).await {
+            Ok(arrived) => arrived,
             Err(end) => return end,
         };
 
-        let mut client = match self.shake_hands(socket, begun).await {
+        // Boxed: what a handshake needs is freed with it.
+        let mut client = match Box::pin(self.shake_hands(socket, begun)).await {
             Ok(client) => client,
-            Err(failure) => return after_failed_handshake(failure),
+            Err(without) => return without.end(),
         };
 
         self.phase.to(Phase::Connect);
@@ -210,6 +226,29 @@ impl Life<'_> {
         self.relay(client, broker, answer, keep_alive).await
     }
 
+    /// Finds out whose connection it is, and whether there is room for one more of that address.
+    async fn arrive(&mut self, socket: TcpStream) -> Result<(TcpStream, Vec<u8>, Option<Visitor>), End> {
+        // Who can't speak for another is counted before his first byte is waited for.
+        if !self.rules.proxy_header.may_name_another(self.attempt.source.ip()) {
+            let visitor = self.count(&socket)?;
+            let (socket, begun) = self.identify(socket).await?;
+            return Ok((socket, begun, Some(visitor)));
+        }
+        let (socket, begun) = self.identify(socket).await?;
+        // A balancer that is turned away when it looks if we live takes all its clients elsewhere.
+        let visitor = if self.is_health_check() {
+            None
+        } else {
+            Some(self.count(&socket)?)
+        };
+        Ok((socket, begun, visitor))
+    }
+
+    fn count(&self, socket: &TcpStream) -> Result<Visitor, End> {
+        let arrived = self.house.gate.arrive(self.attempt.source.ip());
+        arrived.map_err(|limit| self.shed(socket, limit.into()))
+    }
+
     /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.
     async fn identify(&mut self, mut socket: TcpStream) -> Result<(TcpStream, Vec<u8>), End> {
         let peer = self.attempt.source;
@@ -231,7 +270,7 @@ impl Life<'_> {
             Err(NoOrigin::Left) => HandshakeFailure::Gone,
         };
         self.attempt.handshake = Some(Err(failure));
-        Err(after_failed_handshake(failure))
+        Err(NoHandshake::Failed(failure).end())
     }
 
     fn handshake_deadline(&self) -> Instant {
@@ -243,24 +282,10 @@ impl Life<'_> {
         self.header.as_deref() == Some(&Header::Local)
     }
 
-    /// TLS, all of it before one deadline.
-    async fn shake_hands(&mut self, socket: TcpStream, begun: Vec<u8>) -> Result<Client, HandshakeFailure> {
-        let deadline = self.handshake_deadline();
-        // Boxed for the same reason: what a handshake needs is freed with it.
-        let shaken = Box::pin(self.rules.tls.accept(socket, begun, deadline, self.accepted)).await;
-        let (client, handshake) = match shaken {
-            Ok(established) => {
-                self.attempt.identity = established.identity;
-                (Ok(Box::new(established.stream)), Ok(established.handshake))
-            }
-            Err(failure) => (Err(failure), Err(failure)),
-        };
-        if handshake == Err(HandshakeFailure::Gone) && self.is_health_check() {
-            return client;
-        }
-        self.attempt.handshake = Some(handshake);
-        self.house.telemetry.observe(&mut self.attempt);
-        client
+    fn shed(&self, socket: &TcpStream, reason: Shed) -> End {
+        self.house.telemetry.metrics().shed(reason);
+        socket::reset(socket);
+        End::by(Side::Proxy, reason.word())
     }
 
     fn note(&mut self, connect: &Connect) {
@@ -332,14 +357,5 @@ impl Life<'_> {
     fn left(&mut self, cause: &'static str) -> End {
         self.attempt.decision = Some(Decision::Left);
         End::by(Side::Client, cause)
-    }
-}
-
-fn after_failed_handshake(failure: HandshakeFailure) -> End {
-    match failure {
-        HandshakeFailure::Timeout => End::by(Side::Proxy, "handshake timed out"),
-        HandshakeFailure::Gone => End::by(Side::Client, "left during the handshake"),
-        HandshakeFailure::ClientAlert => End::by(Side::Client, "refused our handshake"),
-        _ => End::by(Side::Proxy, "handshake failed"),
     }
 }

@@ -28,9 +28,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use self::direction::Direction;
 use crate::telemetry::ending::Side;
 
-/// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker answers a FIN, and
-/// a client a `close_notify`, within a round trip; slow modems have round trips of 2 s. A peer that does not close by
-/// then is closed on.
+/// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker
+/// answers a FIN, and a client a `close_notify`, within a round trip; slow modems have round trips of 2 s. A peer that
+/// does not close by then is closed on.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Bytes that a direction reads at once: the largest TLS record.

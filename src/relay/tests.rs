@@ -799,7 +799,7 @@ async fn what_tls_holds_back_is_bounded_and_not_forgotten() {
     tokio::join!(relay, peers);
 }
 
-/// On sockets as the daemon sets them: the kernel's own buffer must not hide that a slow reader makes progress.
+/// On sockets as the listener sets them: the kernel's own buffer must not hide that a slow reader makes progress.
 #[tokio::test]
 async fn a_slow_tls_client_is_kept_and_a_stuck_one_is_not() {
     let tls = Tls::new();
@@ -808,7 +808,7 @@ async fn a_slow_tls_client_is_kept_and_a_stuck_one_is_not() {
         (Duration::from_hours(1), false),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        socket::condition(&SockRef::from(&listener)).unwrap();
+        socket::bound_unsent(&SockRef::from(&listener)).unwrap();
         let device = tokio::net::TcpSocket::new_v4().unwrap();
         device.set_recv_buffer_size(32 * 1024).unwrap();
         let (client, server) =

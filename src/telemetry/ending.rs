@@ -81,6 +81,8 @@ impl Side {
 pub enum HandshakeFailure {
     /// The deadline passed.
     Timeout,
+    /// Its place was taken away: it was the slowest, and others waited.
+    TooSlow,
     /// The client went away.
     Gone,
     /// The first bytes are no TLS record: plain MQTT, HTTP, SSH, a scanner.
@@ -109,8 +111,9 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// Every cause.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Timeout,
+        Self::TooSlow,
         Self::Gone,
         Self::NotTls,
         Self::Version,
@@ -129,6 +132,7 @@ impl HandshakeFailure {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
+            Self::TooSlow => "too-slow",
             Self::Gone => "gone",
             Self::NotTls => "not-tls",
             Self::Version => "version",

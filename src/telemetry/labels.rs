@@ -4,6 +4,8 @@
 use std::marker::PhantomData;
 
 use super::ending::{Decision, HandshakeFailure, HandshakeKind, Phase, Side, TlsVersion};
+use crate::admission::gate::Turned;
+use crate::admission::sources::Exceeded;
 use crate::mqtt::{Protocol, Version};
 use crate::reason::Reason;
 
@@ -44,6 +46,16 @@ impl<L: Label, T> Each<L, T> {
 /// Why a socket was closed before TLS: label `reason` of `seawall_shed_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shed {
+    /// No token for a handshake of its class, and none in time.
+    HandshakeRate,
+    /// More than `handshake.max_waiting` wait for a place, and others go first.
+    HandshakeFull,
+    /// Too old for its client's patience before its turn came.
+    WaitedTooLong,
+    /// Its address connects more often than `admission.per_source.rate`.
+    SourceRate,
+    /// Its address has `admission.per_source.max_connections` open.
+    SourceConnections,
     /// `listen.max_connections` are open.
     MaxConnections,
     /// No file descriptor was left; the spare one was used to accept and close.
@@ -54,11 +66,25 @@ pub enum Shed {
 
 impl Shed {
     /// Every reason, in the order of the enum.
-    pub const ALL: [Self; 3] = [Self::MaxConnections, Self::Descriptors, Self::ProxyHeader];
+    pub const ALL: [Self; 8] = [
+        Self::HandshakeRate,
+        Self::HandshakeFull,
+        Self::WaitedTooLong,
+        Self::SourceRate,
+        Self::SourceConnections,
+        Self::MaxConnections,
+        Self::Descriptors,
+        Self::ProxyHeader,
+    ];
 
     /// The metric label and audit word.
     pub const fn word(self) -> &'static str {
         match self {
+            Self::HandshakeRate => "handshake-rate",
+            Self::HandshakeFull => "handshake-full",
+            Self::WaitedTooLong => "waited-too-long",
+            Self::SourceRate => "source-rate",
+            Self::SourceConnections => "source-connections",
             Self::MaxConnections => "max-connections",
             Self::Descriptors => "descriptors",
             Self::ProxyHeader => "proxy-header",
@@ -88,6 +114,25 @@ impl Reload {
     }
 }
 
+impl From<Turned> for Shed {
+    fn from(reason: Turned) -> Self {
+        match reason {
+            Turned::Rate => Self::HandshakeRate,
+            Turned::Full => Self::HandshakeFull,
+            Turned::TooLate => Self::WaitedTooLong,
+        }
+    }
+}
+
+impl From<Exceeded> for Shed {
+    fn from(limit: Exceeded) -> Self {
+        match limit {
+            Exceeded::Rate => Self::SourceRate,
+            Exceeded::Connections => Self::SourceConnections,
+        }
+    }
+}
+
 /// Label `kind` of `seawall_handshakes_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeOutcome {
@@ -100,7 +145,7 @@ pub(super) enum HandshakeOutcome {
 impl HandshakeOutcome {
     pub(super) const fn of_failure(failure: HandshakeFailure) -> Self {
         match failure {
-            HandshakeFailure::Timeout => Self::Timeout,
+            HandshakeFailure::Timeout | HandshakeFailure::TooSlow => Self::Timeout,
             _ => Self::Failed,
         }
     }

@@ -7,6 +7,7 @@ mod files;
 pub mod hello;
 mod identity;
 mod inventory;
+pub mod pool;
 mod resolver;
 mod start;
 pub mod ticket;
@@ -29,6 +30,7 @@ pub use files::{Fingerprint, LoadError, Warning};
 pub use resolver::{BadHostName, HostName};
 
 use inventory::Inventory;
+use pool::Pool;
 use resolver::Resolver;
 use ticket::{ClientPolicy, NoTickets, Secret, Ticketer, Tickets};
 
@@ -192,23 +194,28 @@ impl Acceptor {
     }
 
     /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
-    /// was read from the socket already.
+    /// was read from the socket already. Our own flight is computed by `pool`.
     pub async fn accept(
         &self,
         socket: TcpStream,
         begun: Vec<u8>,
         deadline: Instant,
         accepted: Instant,
+        pool: &Pool,
     ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
-            let start = start::start(socket, &begun).await?;
+            let start = start::start(socket, &begun)
+                .await
+                .map_err(|error| failure::classify(&error))?;
             let config = self.config_for(start.client_hello().alpn());
-            start.into_stream(config).await
+            let flight = pool.crypto(move || start.into_stream(config)).await;
+            // A full queue or a panic: nothing that a client could mend.
+            let flight = flight.ok_or(HandshakeFailure::Protocol)?;
+            flight.await.map_err(|error| failure::classify(&error))
         };
         let mut stream = timeout_at(deadline, handshake)
             .await
-            .map_err(|_| HandshakeFailure::Timeout)?
-            .map_err(|error| failure::classify(&error))?;
+            .map_err(|_| HandshakeFailure::Timeout)??;
         let (_, session) = stream.get_mut();
         session.set_buffer_limit(Some(SESSION_BUFFER));
         let kind = match session.handshake_kind() {

@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsConnector;
 
+use super::pool::Pool;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -160,7 +161,9 @@ async fn handshake(acceptor: &Acceptor, client: ClientConfig) -> Result<Establis
     let server = async {
         let (tcp, _) = listener.accept().await.unwrap();
         let now = Instant::now();
-        let mut established = acceptor.accept(tcp, Vec::new(), now + PATIENCE, now).await?;
+        let pool = Pool::with_threads(1).unwrap();
+        let begun = Vec::new();
+        let mut established = acceptor.accept(tcp, begun, now + PATIENCE, now, &pool).await?;
         established.stream.write_all(b"x").await.unwrap();
         Ok(established)
     };
@@ -841,8 +844,9 @@ async fn records_to_a_client_carry_no_more_than_the_limit() {
             });
             let (tcp, _) = listener.accept().await.unwrap();
             let now = Instant::now();
+            let pool = Pool::with_threads(1).unwrap();
             let mut established = acceptor
-                .accept(tcp, Vec::new(), now + PATIENCE, now)
+                .accept(tcp, Vec::new(), now + PATIENCE, now, &pool)
                 .await
                 .unwrap();
             established.stream.write_all(&vec![7; SENT]).await.unwrap();

@@ -24,9 +24,11 @@ mod rig;
 
 mod admin;
 mod admission;
+mod certificates;
 mod connect;
 mod demo;
 mod descriptors;
+mod gate;
 mod latency;
 mod operator;
 mod peers;

@@ -1,14 +1,25 @@
 //! PROXY protocol headers: a balancer in front, a broker behind that is told who its client is, and HAProxy on both sides.
 
+use crate::rig::certificates::certificates;
 use crate::rig::device::hex;
 use crate::rig::haproxy::Haproxy;
 use crate::rig::packet::{connack_v3, publish, published, subscribe};
 use crate::rig::stub::Link;
 use crate::rig::{Connect, Daemon, Device, Mosquitto, PATIENCE, Scene, Stub, eventually, within};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixListener};
+use tokio_rustls::TlsConnector;
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -254,6 +265,67 @@ async fn a_header_that_does_not_come_in_time_ends_with_the_handshake() {
     }
 }
 
+/// Counts the sheds for this reason.
+async fn shed(daemon: &Daemon, reason: &str, count: f64) {
+    daemon
+        .metrics_until("a shed counted", |metrics| {
+            metrics.sum("seawall_shed_total", &[("reason", reason)]) == count
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_by_source_are_for_whom_the_balancer_names_and_not_for_the_balancer() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [&REQUIRED[..], &[("admission.per_source.max_connections", "2")]].concat();
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let first = behind(LINE.as_bytes(), &daemon, 1).await;
+    let _second = behind(&binary(0x21, 0x11, &[&ADDRESSES]), &daemon, 1).await;
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    third.write_all(LINE.as_bytes()).await.unwrap();
+    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    shed(&daemon, "source-connections", 1.0).await;
+    // There is room for others, and for as many checks as a balancer likes.
+    let _other = behind(&LINE.replace("192.0.2.7", "192.0.2.8").into_bytes(), &daemon, 1).await;
+    let mut checks = Vec::new();
+    for _ in 0..5 {
+        checks.push(behind(&local(), &daemon, 1).await);
+    }
+    first.close().await;
+    daemon
+        .metrics_until("the first is gone", |metrics| {
+            metrics.sum("seawall_closed_total", &[("side", "client")]) == 1.0
+        })
+        .await;
+    let _again = behind(LINE.as_bytes(), &daemon, 1).await;
+    shed(&daemon, "source-connections", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stranger_on_an_optional_listener_counts_before_his_first_byte() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [
+        ("listen.proxy_protocol", r#""optional""#),
+        ("listen.trusted_proxies", r#"["10.0.0.0/8"]"#),
+        ("admission.per_source.max_connections", "2"),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        silent.push(TcpStream::connect(daemon.address()).await.unwrap());
+    }
+    daemon
+        .metrics_until("two wait", |metrics| {
+            metrics.sum("seawall_connections_open", &[("phase", "handshake")]) == 2.0
+        })
+        .await;
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    shed(&daemon, "source-connections", 1.0).await;
+}
+
 /// What a broker makes of a binary header (section 2.2 of the specification).
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
@@ -337,6 +409,79 @@ async fn the_broker_is_told_in_one_piece_who_its_client_is() {
                 rest: connect,
             }
         );
+    }
+}
+
+/// A device's certificate by an authority of its own, written into the scene; and what connects with it.
+fn device_with_certificate(
+    scene: &Scene,
+    common_name: &str,
+    versions: &[&'static SupportedProtocolVersion],
+) -> TlsConnector {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    scene.write("devices.pem", &authority.pem());
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let mut roots = RootCertStore::empty();
+    let server = certificates().authority.as_bytes();
+    roots
+        .add(CertificateDer::from_pem_slice(server).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let settings = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+        )
+        .unwrap();
+    TlsConnector::from(Arc::new(settings))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_broker_is_told_of_the_certificate() {
+    let scene = Scene::new();
+    let broker = Stub::start(content).await;
+    for (version, name) in [(&TLS12, "TLSv1.2"), (&TLS13, "TLSv1.3")] {
+        let connector = device_with_certificate(&scene, "Straße 7", &[version]);
+        let authority = format!("{:?}", scene.text_path("devices.pem"));
+        let settings = [
+            ("upstream.proxy_protocol", r#""v2""#),
+            ("tls.client_auth", r#""required""#),
+            ("tls.client_ca", authority.as_str()),
+        ];
+        let daemon = Daemon::start(&scene, broker.address(), &settings);
+        for _ in 0..2 {
+            let tcp = TcpStream::connect(daemon.address()).await.unwrap();
+            let host = ServerName::try_from("localhost").unwrap();
+            let mut device = within(PATIENCE, "TLS", connector.connect(host, tcp))
+                .await
+                .unwrap();
+            device.write_all(&Connect::v311("told").bytes()).await.unwrap();
+            let mut connack = [0; 4];
+            within(PATIENCE, "a CONNACK", device.read_exact(&mut connack))
+                .await
+                .unwrap();
+            // PP2_CLIENT_SSL, PP2_CLIENT_CERT_CONN and PP2_CLIENT_CERT_SESS; in a resumed session without the second.
+            let resumed = device.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+            let flags = if resumed { 0x05 } else { 0x07 };
+            let told = read_binary(&broker.visit(broker.visits() - 1).await.received());
+            let (kind, ssl) = &told.fields[0];
+            assert_eq!((*kind, ssl[0], &ssl[1..5]), (0x20, flags, &[0; 4][..]), "{name}");
+            let fields = vec![
+                (0x21, name.as_bytes().to_vec()),
+                (0x22, "Straße 7".as_bytes().to_vec()),
+            ];
+            assert_eq!(read_fields(&ssl[5..]), fields);
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::reason::Reason;
 
 /// What part of what there is at most (bucket and hold together) is kept for those who are due and away: strangers
 /// feel it only in a storm, and the bucket still takes up a wave.
-const KEPT: f64 = 0.25;
+const KEPT: f64 = 0.125;
 
 /// No refusal sends a client away for longer.
 const LONGEST_RETRY: Duration = Duration::from_hours(24);

@@ -1,6 +1,5 @@
 //! Every metric: its name, its labels, its buckets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{
@@ -8,11 +7,12 @@ use prometheus::{
     Registry,
 };
 
+use crate::admission::{gate, sources};
 use crate::mqtt::Protocol;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
 use crate::telemetry::labels::{
-    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Reload, Shed,
+    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Shed,
 };
 
 /// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
@@ -122,6 +122,49 @@ impl Clients {
             Ok(Handshake { kind, took, .. }) => measure(self.handshake_seconds.get(kind), took),
             Err(failure) => add(self.handshake_failures.get(failure), 1),
         }
+    }
+}
+
+/// The gate before TLS.
+pub(super) struct Gate {
+    in_flight: IntGauge,
+    waiting: Each<HandshakeKind, IntGauge>,
+    sources: IntGauge,
+    untracked: IntCounter,
+}
+
+impl Gate {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let in_flight = IntGauge::new("seawall_handshakes_in_flight", "Handshakes being worked on")?;
+        let waiting = Opts::new(
+            "seawall_handshakes_waiting",
+            "Connections that wait for a place or a token",
+        );
+        let waiting = registered(registry, IntGaugeVec::new(waiting, &["kind"])?)?;
+        let sources = IntGauge::new("seawall_sources", "Source addresses that are remembered")?;
+        let untracked = "seawall_sources_untracked_total";
+        Ok(Self {
+            in_flight: registered(registry, in_flight)?,
+            waiting: Each::build(|kind: HandshakeKind| waiting.with_label_values(&[kind.word()])),
+            sources: registered(registry, sources)?,
+            untracked: counter(
+                registry,
+                untracked,
+                "Connections let in without limits for their address",
+            )?,
+        })
+    }
+
+    pub(super) fn set(&self, handshakes: gate::Snapshot, sources: sources::Snapshot) {
+        set(Some(&self.in_flight), handshakes.in_flight);
+        set(
+            self.waiting.get(HandshakeKind::Resumed),
+            handshakes.waiting_resumed,
+        );
+        set(self.waiting.get(HandshakeKind::Full), handshakes.waiting_full);
+        set(Some(&self.sources), sources.sources);
+        self.untracked
+            .inc_by(sources.untracked.saturating_sub(self.untracked.get()));
     }
 }
 
@@ -259,58 +302,6 @@ impl Upstream {
     }
 }
 
-/// Certificates and revocation lists.
-pub(super) struct Files {
-    certificates: IntGaugeVec,
-    lists: IntGaugeVec,
-    pub(super) reloads: Each<Reload, IntCounter>,
-}
-
-impl Files {
-    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let certificates = Opts::new(
-            "seawall_certificate_expiry_seconds",
-            "Unix time at which the server certificate expires",
-        );
-        let lists = Opts::new(
-            "seawall_client_crl_expiry_seconds",
-            "Unix time after which the revocation list no longer holds",
-        );
-        let reloads = counters(
-            registry,
-            "seawall_reloads_total",
-            "Times that changed files were read",
-            &["result"],
-        )?;
-        Ok(Self {
-            certificates: registered(registry, IntGaugeVec::new(certificates, &["name"])?)?,
-            lists: registered(registry, IntGaugeVec::new(lists, &["name"])?)?,
-            reloads: each(&reloads),
-        })
-    }
-
-    pub(super) fn certificates<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
-        replace(&self.certificates, expiries);
-    }
-
-    pub(super) fn lists<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
-        replace(&self.lists, expiries);
-    }
-}
-
-/// These and no others. Of several with the same name the earliest.
-fn replace<'a>(gauges: &IntGaugeVec, expiries: impl Iterator<Item = (&'a str, i64)>) {
-    let mut earliest = BTreeMap::new();
-    for (name, expiry) in expiries {
-        let known = earliest.entry(name).or_insert(expiry);
-        *known = expiry.min(*known);
-    }
-    gauges.reset();
-    for (name, expiry) in earliest {
-        gauges.with_label_values(&[name]).set(expiry);
-    }
-}
-
 /// Registers what says which build runs.
 pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     let build = Opts::new("seawall_build_info", "Always 1; the labels say what runs")
@@ -319,7 +310,7 @@ pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     Ok(())
 }
 
-fn registered<C: prometheus::core::Collector + Clone + 'static>(
+pub(super) fn registered<C: prometheus::core::Collector + Clone + 'static>(
     registry: &Registry,
     collector: C,
 ) -> Result<C, prometheus::Error> {
@@ -331,7 +322,7 @@ fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, pr
     registered(registry, IntCounter::new(name, help)?)
 }
 
-fn counters(
+pub(super) fn counters(
     registry: &Registry,
     name: &str,
     help: &str,
@@ -353,7 +344,7 @@ fn histograms(
     )
 }
 
-fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
+pub(super) fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
     Each::build(|label: L| counters.with_label_values(&[label.word()]))
 }
 
@@ -364,6 +355,12 @@ fn each_pair<A: Label, B: Label>(counters: &IntCounterVec) -> Each<A, Each<B, In
 pub(super) fn add(counter: Option<&IntCounter>, amount: u64) {
     if let Some(counter) = counter {
         counter.inc_by(amount);
+    }
+}
+
+fn set(gauge: Option<&IntGauge>, value: usize) {
+    if let Some(gauge) = gauge {
+        gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
     }
 }
 

@@ -167,7 +167,7 @@ fn failed_handshakes_are_counted_by_cause_and_never_as_a_connect() {
     let totals = metrics.totals();
     assert_eq!(
         totals.handshakes,
-        BTreeMap::from([("full", 0), ("resumed", 0), ("failed", 12), ("timeout", 1)])
+        BTreeMap::from([("full", 0), ("resumed", 0), ("failed", 12), ("timeout", 2)])
     );
     assert_eq!(totals.decisions.values().sum::<u64>(), 0);
 }

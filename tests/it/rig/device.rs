@@ -42,15 +42,14 @@ impl Device {
     /// The same over TLS 1.2.
     pub async fn dial_1_2(daemon: &Daemon) -> Self {
         let settings = Arc::new(settings_for(&[&rustls::version::TLS12]));
-        within(PATIENCE, "TLS 1.2", async {
-            Self::over_with(TcpStream::connect(daemon.address()).await?, settings).await
-        })
-        .await
-        .expect("TLS 1.2")
+        let tcp = TcpStream::connect(daemon.address()).await.unwrap();
+        within(PATIENCE, "TLS 1.2", Self::over_with(tcp, settings))
+            .await
+            .expect("TLS 1.2")
     }
 
     pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
-        Self::over_with(TcpStream::connect(address).await?, Arc::clone(tls_settings())).await
+        Self::over(TcpStream::connect(address).await?).await
     }
 
     /// Over a connection on which something may have been said already.

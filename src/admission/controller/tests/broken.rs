@@ -51,7 +51,7 @@ fn an_open_breaker_refuses_for_what_is_left_of_it() {
     };
     assert!((80..=100).contains(&burst(&mut stage, 2010)));
     assert!((9..=12).contains(&burst(&mut stage, 2110)));
-    // From a tenth to 0.55 within five seconds: 1,615, of which a quarter of the burst is kept for the refused.
+    // From a tenth to 0.55 within five seconds: 1,615, of which an eighth of the burst is kept for the refused.
     let more: usize = (1..=490).map(|step| burst(&mut stage, 2110 + step * 10)).sum();
     assert!((1450..=1620).contains(&more), "{more}");
     assert!((stage.controller.snapshot(at(12_010)).rate - 1000.0).abs() < 1e-6);
