@@ -106,6 +106,11 @@ impl House {
         })
     }
 
+    /// What connections report to.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
     /// Bytes relayed by all connections.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
