@@ -172,7 +172,7 @@ fn optional_path(text: &str) -> Result<Option<PathBuf>, Option<String>> {
     }
 }
 
-#[expect(clippy::ref_option, reason = "the form that `Parsed` wants")]
+#[expect(clippy::ref_option, reason = "a kind shows what it holds, by reference")]
 fn show_optional_path(path: &Option<PathBuf>) -> String {
     path.as_ref()
         .map_or(String::new(), |path| path.display().to_string())
