@@ -399,7 +399,7 @@ async fn a_session_is_good_for_the_server_name_it_was_made_for() {
                 &authority,
                 &session,
                 &[version_flag(version), "-servername", name],
-            )
+            );
         };
         named("localhost");
         let kept = std::fs::read(&session).unwrap();
