@@ -234,7 +234,7 @@ pub struct Ticketer {
 }
 
 impl Ticketer {
-    /// Whether a ticket that a client claims to have is one of ours and lives, by symmetric cryptography alone (1 to 3 µs).
+    /// Whether a ticket that a client claims to have is one of ours and lives, by symmetric cryptography alone (0.5 µs, 1.6 for a forgery).
     /// Good for an order of precedence, and for nothing else: whoever saw the ticket on the wire can claim it, and the
     /// client's certificate is not looked at before the ticket is redeemed.
     pub fn opens(&self, ticket: &[u8]) -> bool {
