@@ -190,8 +190,7 @@ impl Life<'_> {
             Err(end) => return end,
         };
 
-        // Boxed: what a handshake needs is freed with it.
-        let mut client = match Box::pin(self.shake_hands(socket, begun)).await {
+        let mut client = match self.shake_hands(socket, begun).await {
             Ok(client) => client,
             Err(without) => return without.end(),
         };

@@ -279,3 +279,76 @@ async fn a_hello_arrives_in_any_pieces() {
     drop(socket);
     at_rest(&daemon).await;
 }
+
+/// As many who bring a ticket of ours as strangers, at a gate that serves a quarter of them in a second: first come, last
+/// served where it is crowded, and those with a ticket before all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn resumers_are_served_before_strangers() {
+    const DEVICES: usize = 400;
+    const PLACES: usize = 4;
+    // Each holds its place for so long: with four places 200 are served in a second.
+    const WORK: Duration = Duration::from_millis(20);
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let places = PLACES.to_string();
+    let daemon = Daemon::start(&scene, broker.address(), &[("handshake.max_in_flight", &places)]);
+    let resuming: &'static [u8] = resuming_hello(&daemon).await.leak();
+    // All places are taken while they gather.
+    let mut gathering = Vec::new();
+    for _ in 0..PLACES {
+        gathering.push(holder(daemon.address()).await);
+    }
+    let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut devices = Vec::new();
+    for number in 0..2 * DEVICES {
+        let resumes = number % 2 == 0;
+        let hello = if resumes { resuming } else { hello() };
+        let mut socket = TcpStream::connect(daemon.address()).await.unwrap();
+        socket.write_all(hello).await.unwrap();
+        let served = Arc::clone(&served);
+        devices.push(tokio::spawn(async move {
+            if socket.read(&mut [0; 4096]).await.is_ok_and(|read| read > 100) {
+                served.lock().unwrap().push(resumes);
+                tokio::time::sleep(WORK).await;
+            }
+        }));
+    }
+    drop(gathering);
+    for device in devices {
+        within(PATIENCE, "an end for everybody", device).await.unwrap();
+    }
+    let served = served.lock().unwrap().clone();
+    let resumers = served.iter().filter(|resumes| **resumes).count();
+    let begin = served
+        .iter()
+        .enumerate()
+        .filter(|(_, resumes)| !**resumes)
+        .nth(DEVICES / 10);
+    let before = begin.map_or(served.len(), |(position, _)| position);
+    let through = served[..before].iter().filter(|resumes| **resumes).count();
+    eprintln!(
+        "{} served, of them {resumers} resumers, {through} before a tenth of the strangers",
+        served.len()
+    );
+    assert!(through * 100 >= resumers * 95, "{through} of {resumers}");
+    assert!(resumers > DEVICES / 4, "{resumers} resumers served");
+    at_rest(&daemon).await;
+}
+
+/// The ClientHello of a client that was here before.
+async fn resuming_hello(daemon: &Daemon) -> Vec<u8> {
+    let mut settings = tls_settings().as_ref().clone();
+    settings.resumption = rustls::client::Resumption::in_memory_sessions(4);
+    let settings = Arc::new(settings);
+    let name = ServerName::try_from("localhost").unwrap();
+    let socket = TcpStream::connect(daemon.address()).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::clone(&settings));
+    let mut stream = connector.connect(name.clone(), socket).await.unwrap();
+    // The tickets come before the CONNACK.
+    stream.write_all(&Connect::v311("before").bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 4]).await.unwrap();
+    let mut client = ClientConnection::new(settings, name).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
+}
