@@ -98,7 +98,7 @@ async fn latency(scene: &Scene, broker: SocketAddr) {
     sleep(Duration::from_secs(1)).await;
     let (before, from, flights) = (daemon.processor_time(), Instant::now(), storm.flights());
     let under = pair.exchange(span).await;
-    let (used, took) = (daemon.processor_time() - before, from.elapsed());
+    let (used, took) = (daemon.processor_time().saturating_sub(before), from.elapsed());
     let flights = storm.flights() - flights;
     let metrics = daemon.metrics().await;
     show("message in and out, gate full [ms]", under);
@@ -257,7 +257,7 @@ async fn shed(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> f
     for client in crowd.collect::<Vec<_>>() {
         client.await.unwrap();
     }
-    let used = daemon.processor_time() - before;
+    let used = daemon.processor_time().saturating_sub(before);
     let metrics = daemon.metrics().await;
     assert!(
         metrics.sum("seawall_shed_total", &[]) >= SHEDS as f64,
