@@ -241,9 +241,10 @@ fn accept(
     let connections = tasks.clone();
     let serve = move |socket, source, place| {
         let house = Arc::clone(&house);
+        let accepted = tokio::time::Instant::now();
         // Called in here: a life that is brought along takes its room in the task twice.
         connections.spawn(async move {
-            house.serve(socket, source).await;
+            house.serve(socket, source, accepted).await;
             drop(place);
         });
     };
