@@ -1,6 +1,7 @@
 //! The keys: each is named here once, with its kind, its range, its default and the reason for it. A new key is a
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
+mod audit;
 mod gate;
 mod tls;
 
@@ -59,6 +60,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
         upstream: root.table("upstream", upstream),
         relay: root.table("relay", relay),
         admin: root.table("admin", admin),
+        audit: root.table("audit", audit::table),
         log: root.table("log", log),
         keys: Vec::new(),
     }
