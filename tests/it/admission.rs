@@ -3,7 +3,7 @@
 use crate::rig::device::hex;
 use crate::rig::http::Metrics;
 use crate::rig::packet::{self, accepted, connack_v3, connack_v5};
-use crate::rig::{Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, eventually};
+use crate::rig::{Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, eventually, report};
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -39,7 +39,9 @@ async fn two_thousand_connects_at_fifty_a_second() {
 
     let expected = 50.0 + 50.0 * f64::from(SECONDS);
     let sockets = broker.connections() - sockets_before;
-    eprintln!("{admitted} of {CONNECTS} admitted, {sockets} sockets at Mosquitto, {expected} expected");
+    report(&format!(
+        "{admitted} of {CONNECTS} admitted, {sockets} sockets at Mosquitto, {expected} expected"
+    ));
     assert!(
         (admitted as f64 - expected).abs() <= expected * 0.03,
         "{admitted} admitted"

@@ -1,7 +1,7 @@
 //! Too few descriptors for all who come.
 
 use crate::rig::daemon::{binary, configuration};
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually};
+use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, report};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
@@ -35,10 +35,10 @@ async fn more_clients_than_descriptors() {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let share =
         daemon.processor_time().saturating_sub(used_before).as_secs_f64() / from.elapsed().as_secs_f64();
-    eprintln!(
+    report(&format!(
         "{:.1} % of a core with {CLIENTS} clients on {LIMIT} descriptors",
         share * 100.0
-    );
+    ));
     assert!(share < 0.2, "{:.0} % of a core", share * 100.0);
 
     let metrics = daemon.metrics().await;

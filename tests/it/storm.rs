@@ -4,7 +4,7 @@ use crate::rig::certificates::certificates;
 use crate::rig::device::{read_packet, tls_settings};
 use crate::rig::mosquitto::{PASSWORD, USERNAME};
 use crate::rig::packet;
-use crate::rig::{Connect, Daemon, Mosquitto, Scene, long};
+use crate::rig::{Connect, Daemon, Mosquitto, Scene, long, report};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use std::fmt;
@@ -47,12 +47,8 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         .build()
         .unwrap();
 
-    let (broker, iterations, capacity) = runtime.block_on(broker_of_the_capacity(&scene));
-    let limit = Duration::from_secs_f64(TIME_LIMIT * devices as f64 / capacity);
-    let rate = format!("{:.1}", 0.8 * capacity);
-    eprintln!(
-        "capacity of the broker: {capacity:.1} CONNECTs a second; limit for {devices} devices: {limit:.1?}"
-    );
+    let (broker, iterations, before) = runtime.block_on(broker_of_the_capacity(&scene));
+    let rate = format!("{:.1}", 0.8 * before);
 
     let settings = [
         ("admission.rate", rate.as_str()),
@@ -64,9 +60,17 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         broker.address(),
         &[&settings[..], &DEFAULT_LIMITS].concat(),
     );
-    let through_seawall = runtime.block_on(storm(daemon.address(), devices, limit));
-    eprintln!("through Seawall:            {through_seawall}");
-    drop((daemon, broker));
+    let most = Duration::from_secs_f64(2.0 * TIME_LIMIT * devices as f64 / before);
+    let through_seawall = runtime.block_on(storm(daemon.address(), devices, most));
+    drop(daemon);
+    // On a machine that others use as well it may have been less than before.
+    let capacity = before.min(runtime.block_on(capacity(broker.address())));
+    let limit = Duration::from_secs_f64(TIME_LIMIT * devices as f64 / capacity);
+    report(&format!(
+        "capacity of the broker: {capacity:.1} CONNECTs a second; limit for {devices} devices: {limit:.1?}"
+    ));
+    report(&format!("through Seawall:            {through_seawall}"));
+    drop(broker);
 
     let broker = Mosquitto::slow(&scene, iterations);
     let of_the_proxy = tokio::runtime::Builder::new_multi_thread()
@@ -76,9 +80,10 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         .unwrap();
     let proxy = of_the_proxy.block_on(plain_tls_proxy(broker.address()));
     let through_plain_proxy = runtime.block_on(storm(proxy, devices, limit));
-    eprintln!("through a plain TLS proxy:  {through_plain_proxy}");
+    report(&format!("through a plain TLS proxy:  {through_plain_proxy}"));
 
-    assert_eq!(through_seawall.joined, devices, "devices in after {limit:.1?}");
+    assert_eq!(through_seawall.joined, devices, "devices in");
+    assert!(through_seawall.took <= limit, "devices in after {limit:.1?}");
     assert_eq!(
         through_seawall.received, through_seawall.sent,
         "messages of the connected"
@@ -87,8 +92,9 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         through_seawall.percentile(99.0) <= LATENCY_LIMIT,
         "p99 of the connected"
     );
+    // How many come in differs from run to run; what it does to the connected does not.
     assert!(
-        through_plain_proxy.joined < devices,
+        through_plain_proxy.percentile(50.0) > Duration::from_secs(1),
         "the storm was none: it needs no Seawall"
     );
 }

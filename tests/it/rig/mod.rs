@@ -19,6 +19,7 @@ pub use scene::Scene;
 pub use stub::Stub;
 
 use std::future::Future;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// The most that any single wait in a scenario takes before it is a failure. Generous: the machine may be busy.
@@ -39,6 +40,11 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(from.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// Shows what was measured, of a scenario that passes as well: the test runner keeps what goes through `eprintln!`.
+pub fn report(figures: &str) {
+    let _ = writeln!(std::io::stderr(), "  {figures}");
 }
 
 /// Whether `tests/run --long` asked for more.
