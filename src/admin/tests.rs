@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
+use crate::admission::breaker::State as Breaker;
 use crate::telemetry::ending::Phase;
 
 struct Daemon {
@@ -147,7 +148,7 @@ fn health_is_unconditional_and_readiness_says_why_not() {
 fn status_is_json_with_the_same_figures() {
     let admin = admin(false);
     admin.metrics.accepted();
-    admin.metrics.upstream_up(1, false);
+    admin.metrics.upstream(1, false, Breaker::Open);
     *admin.daemon.ready.lock().unwrap() = Err(NotReady::Draining);
     let answer = admin.get("/status?pretty");
     assert_eq!(

@@ -17,9 +17,8 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use self::admit::NotAdmitted;
 use self::handshake::NoHandshake;
-use self::open::NotOpened;
+use self::open::{NoSession, Opened};
 use self::origin::NoOrigin;
 use self::receive::NoConnect;
 use crate::admission::Refusal;
@@ -37,7 +36,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
 use crate::tls::{self, pool::Pool};
-use crate::upstream::{self, Answer, Brokers, Upstream};
+use crate::upstream::{self, Brokers};
 
 /// `[handshake]` and `[connect]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +200,7 @@ impl Life<'_> {
         };
 
         self.phase.to(Phase::Connect);
-        let (connect, mut bytes) = match receive::connect(&mut client, &self.rules.connection).await {
+        let (connect, bytes) = match receive::connect(&mut client, &self.rules.connection).await {
             Ok(received) => received,
             Err(NoConnect::Invalid(error)) => return self.refuse_invalid(client, error).await,
             Err(NoConnect::TimedOut) => return self.give_up_waiting(client).await,
@@ -210,24 +209,18 @@ impl Life<'_> {
         };
         self.note(&connect);
 
-        let permit = match self.admit(&mut client, &mut bytes, &connect).await {
-            Ok(permit) => permit,
-            Err(NotAdmitted::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
-            Err(NotAdmitted::Left) => return self.left("left before its turn"),
-        };
-
-        self.phase.to(Phase::Dialing);
-        let (broker, answer) = match self.open(&mut client, bytes, &connect, permit).await {
+        let opened = match self.find_broker(&mut client, bytes, &connect).await {
             Ok(opened) => opened,
-            Err(NotOpened::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
-            Err(NotOpened::Left) => return End::by(Side::Client, "left before the CONNACK"),
+            Err(NoSession::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
+            Err(NoSession::LeftBefore) => return self.left("left before its turn"),
+            Err(NoSession::Left) => return End::by(Side::Client, "left before the CONNACK"),
         };
         self.house.telemetry.observe(&mut self.attempt);
 
         self.phase.to(Phase::Relaying);
-        let keep_alive = open::keep_alive(&connect, &answer, &self.rules.relay);
+        let keep_alive = open::keep_alive(&connect, &opened.answer, &self.rules.relay);
         drop(connect);
-        self.relay(client, broker, answer, keep_alive).await
+        self.relay(client, opened, keep_alive).await
     }
 
     /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.
@@ -276,13 +269,12 @@ impl Life<'_> {
     }
 
     /// Bytes both ways until an end.
-    async fn relay(
-        &mut self,
-        mut client: Client,
-        mut broker: Upstream,
-        answer: Answer,
-        keep_alive: Option<Duration>,
-    ) -> End {
+    async fn relay(&mut self, mut client: Client, opened: Opened, keep_alive: Option<Duration>) -> End {
+        let Opened {
+            mut broker,
+            answer,
+            session: _session,
+        } = opened;
         let start = Start {
             up: answer.up,
             down: answer.down,

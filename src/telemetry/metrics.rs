@@ -19,6 +19,7 @@ use super::ending::{Attempt, Ending, Phase};
 use super::labels::{Each, Label};
 pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
+use crate::admission::breaker::State;
 use crate::admission::controller::Snapshot;
 use crate::admission::{gate, sources};
 
@@ -132,10 +133,12 @@ impl Metrics {
         self.gate.set(handshakes, sources);
     }
 
-    /// Whether the broker with this index can be used, as far as is known. All count as up until told otherwise.
-    pub fn upstream_up(&self, server: usize, up: bool) {
+    /// Whether the broker with this index can be used, as far as is known, and its breaker. All count as up and closed
+    /// until told otherwise.
+    pub fn upstream(&self, server: usize, up: bool, breaker: State) {
         if let Some(upstream) = self.upstreams.get(server) {
             upstream.up.set(i64::from(up));
+            upstream.breaker.set(breaker as i64);
         }
     }
 

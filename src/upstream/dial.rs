@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
+use super::pick::{self, Balance, Candidates};
 use super::{Endpoint, Health, Server};
 use crate::socket;
 
@@ -27,7 +29,10 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// The brokers that can be dialled.
 #[derive(Debug)]
 pub struct Brokers {
-    brokers: Vec<Broker>,
+    all: Vec<Broker>,
+    /// What the names hash to, in the same order.
+    names: Vec<u64>,
+    picked: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -36,6 +41,7 @@ struct Broker {
     /// What a name was last found to mean.
     found: ArcSwap<Vec<SocketAddr>>,
     health: Health,
+    open: Arc<AtomicUsize>,
 }
 
 /// No connection to a broker came about.
@@ -52,60 +58,87 @@ pub enum DialError {
     Failed(#[from] io::Error),
 }
 
-/// A socket to a broker.
+/// A socket to a broker, counted as one of its connections until it is dropped.
 #[derive(Debug)]
-pub enum Upstream {
-    /// Over TCP.
+pub struct Upstream {
+    stream: Stream,
+    open: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+enum Stream {
     Tcp(TcpStream),
-    /// Over a unix socket.
     Unix(UnixStream),
 }
 
 impl Brokers {
     /// The brokers of a configuration. Names have no addresses before [`Self::look_up`] has run.
     pub fn new(servers: &[Server]) -> Arc<Self> {
-        let brokers = servers
+        let names = servers.iter().map(|server| pick::fingerprint(&server.name));
+        let all = servers
             .iter()
             .map(|server| Broker {
                 endpoint: server.endpoint.clone(),
                 found: ArcSwap::default(),
                 health: Health::default(),
+                open: Arc::default(),
             })
             .collect();
-        Arc::new(Self { brokers })
+        Arc::new(Self {
+            all,
+            names: names.collect(),
+            picked: AtomicUsize::new(0),
+        })
+    }
+
+    /// All brokers, in the order in which they are to be tried for this client.
+    pub fn order(&self, balance: Balance, client_id: &str) -> Vec<usize> {
+        let open = |broker: &Broker| broker.open.load(Ordering::Relaxed);
+        let open: Vec<usize> = self.all.iter().map(open).collect();
+        let candidates = Candidates {
+            names: &self.names,
+            open: &open,
+            turn: self.picked.fetch_add(1, Ordering::Relaxed),
+        };
+        pick::order(balance, client_id, candidates)
     }
 
     /// Dials the broker with this index, within `limit`.
     pub async fn dial(&self, server: usize, limit: Duration) -> Result<Upstream, DialError> {
-        let broker = self.brokers.get(server).ok_or(DialError::Unresolved)?;
+        let broker = self.all.get(server).ok_or(DialError::Unresolved)?;
         let dialled = timeout(limit, broker.dial())
             .await
             .unwrap_or(Err(DialError::TimedOut));
-        if dialled.is_err() {
-            broker.health.failed();
+        match dialled {
+            Ok(stream) => Ok(Upstream::counted(stream, &broker.open)),
+            Err(error) => {
+                broker.health.failed();
+                Err(error)
+            }
         }
-        dialled
     }
 
     /// What is known of the broker with this index.
     pub fn health(&self, server: usize) -> Option<&Health> {
-        self.brokers.get(server).map(|broker| &broker.health)
+        self.all.get(server).map(|broker| &broker.health)
     }
 
     /// Whether any broker can be used.
     pub fn any_up(&self) -> bool {
-        self.brokers.iter().any(|broker| broker.health.is_up())
+        self.all.iter().any(|broker| broker.health.is_up())
     }
 
     /// Whether each broker can be used, in the order of the configuration.
     pub fn up(&self) -> impl Iterator<Item = bool> + '_ {
-        self.brokers.iter().map(|broker| broker.health.is_up())
+        self.all.iter().map(|broker| broker.health.is_up())
     }
 
-    /// Dials the brokers that failed until they take a connection again.
-    pub async fn keep_probing(self: Arc<Self>, limit: Duration) {
+    /// Dials the brokers that failed until they take a connection again; those alone that `may_dial` allows.
+    pub async fn keep_probing(self: Arc<Self>, limit: Duration, may_dial: impl Fn(usize) -> bool) {
         loop {
-            for broker in self.brokers.iter().filter(|broker| broker.health.wants_probe()) {
+            let failed =
+                |(server, broker): &(usize, &Broker)| broker.health.wants_probe() && may_dial(*server);
+            for (_, broker) in self.all.iter().enumerate().filter(failed) {
                 if let Ok(Ok(_)) = timeout(limit, broker.dial()).await {
                     broker.health.succeeded();
                 }
@@ -116,7 +149,7 @@ impl Brokers {
 
     /// Looks up every name once. A name that is not found keeps the addresses that it had.
     pub async fn look_up(&self) {
-        for broker in &self.brokers {
+        for broker in &self.all {
             broker.look_up().await;
         }
     }
@@ -124,7 +157,7 @@ impl Brokers {
     /// Looks names up again and again.
     pub async fn keep_looking_up(self: Arc<Self>) {
         if self
-            .brokers
+            .all
             .iter()
             .all(|broker| !matches!(broker.endpoint, Endpoint::Name(..)))
         {
@@ -138,20 +171,20 @@ impl Brokers {
 }
 
 impl Broker {
-    async fn dial(&self) -> Result<Upstream, DialError> {
+    async fn dial(&self) -> Result<Stream, DialError> {
         match &self.endpoint {
-            Endpoint::Unix(path) => Ok(Upstream::Unix(UnixStream::connect(path).await?)),
+            Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
             Endpoint::Address(address) => dial_tcp(*address).await,
             Endpoint::Name(..) => self.dial_found().await,
         }
     }
 
     /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
-    async fn dial_found(&self) -> Result<Upstream, DialError> {
+    async fn dial_found(&self) -> Result<Stream, DialError> {
         let mut last = DialError::Unresolved;
         for address in self.found.load().iter() {
             match dial_tcp(*address).await {
-                Ok(upstream) => return Ok(upstream),
+                Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
@@ -169,40 +202,56 @@ impl Broker {
     }
 }
 
-async fn dial_tcp(address: SocketAddr) -> Result<Upstream, DialError> {
+async fn dial_tcp(address: SocketAddr) -> Result<Stream, DialError> {
     let stream = TcpStream::connect(address).await?;
     socket::condition(&SockRef::from(&stream))?;
-    Ok(Upstream::Tcp(stream))
+    Ok(Stream::Tcp(stream))
+}
+
+impl Upstream {
+    fn counted(stream: Stream, open: &Arc<AtomicUsize>) -> Self {
+        open.fetch_add(1, Ordering::Relaxed);
+        Self {
+            stream,
+            open: Arc::clone(open),
+        }
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl AsyncRead for Upstream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
-            Self::Unix(stream) => Pin::new(stream).poll_read(cx, into),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
+            Stream::Unix(stream) => Pin::new(stream).poll_read(cx, into),
         }
     }
 }
 
 impl AsyncWrite for Upstream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        match &mut self.get_mut().stream {
+            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod answer;
 mod dial;
 mod health;
+pub mod pick;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,6 +20,8 @@ use crate::proxy_header;
 pub struct Settings {
     /// The brokers, at least one.
     pub servers: Vec<Server>,
+    /// In which order they are tried.
+    pub balance: pick::Balance,
     /// Deadline of a dial.
     pub connect_timeout: Duration,
     /// CONNECT forwarded to CONNACK received.

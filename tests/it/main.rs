@@ -24,6 +24,7 @@ mod rig;
 
 mod admin;
 mod admission;
+mod brokers;
 mod certificates;
 mod connect;
 mod demo;

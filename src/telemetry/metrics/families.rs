@@ -262,6 +262,7 @@ pub(super) struct Upstream {
     pub(super) connack_seconds: Histogram,
     pub(super) connacks: EachCode<IntCounter>,
     pub(super) up: IntGauge,
+    pub(super) breaker: IntGauge,
 }
 
 impl Upstream {
@@ -284,6 +285,11 @@ impl Upstream {
             "Whether the broker can be used, as far as is known",
         );
         let up = registered(registry, IntGaugeVec::new(up, &["server"])?)?;
+        let breaker = Opts::new(
+            "seawall_upstream_breaker",
+            "Circuit breaker of the broker: 0 closed, 1 half-open, 2 open",
+        );
+        let breaker = registered(registry, IntGaugeVec::new(breaker, &["server"])?)?;
         let upstream = |name: &String| {
             let up = up.with_label_values(&[name]);
             up.set(1);
@@ -292,6 +298,7 @@ impl Upstream {
                 connack_seconds: seconds.with_label_values(&[name]),
                 connacks: EachCode::build(|code| connacks.with_label_values(&[name, code])),
                 up,
+                breaker: breaker.with_label_values(&[name]),
             }
         };
         Ok(servers.iter().map(upstream).collect())
