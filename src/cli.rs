@@ -15,6 +15,7 @@ use crate::fleet::demo::{self, DemoError};
 use crate::reconnect::Policy;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
+use crate::tls::ticket;
 
 /// Admission control between a fleet of MQTT devices and its broker.
 ///
@@ -59,6 +60,10 @@ enum Command {
         #[arg(long, value_name = "DNS")]
         name: Vec<String>,
     },
+    /// Print a new ticket secret for `tls.resumption.secret_file`
+    ///
+    /// One line of 64 hexadecimal digits. The file must not be readable by others: umask 077; seawall secret > FILE
+    Secret,
 }
 
 #[derive(Args, Debug)]
@@ -112,6 +117,8 @@ enum Failure {
     Demo(#[from] DemoError),
     #[error("the fleet did not come back")]
     NotBack,
+    #[error(transparent)]
+    Randomness(#[from] ticket::NoRandomness),
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
     #[error("the runtime can't be started: {0}")]
@@ -134,7 +141,9 @@ impl Failure {
         match self {
             Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
             Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
-            Self::Output(_) | Self::Runtime(_) | Self::Demo(DemoError::System(_)) => SYSTEM,
+            Self::Output(_) | Self::Randomness(_) | Self::Runtime(_) | Self::Demo(DemoError::System(_)) => {
+                SYSTEM
+            }
             Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
                 CertificatesError::Name { .. } => USAGE,
                 CertificatesError::Foreign { .. } => FAILED,
@@ -178,6 +187,7 @@ fn run() -> ExitCode {
         Command::Check { configuration, print } => check(configuration, print),
         Command::Demo(flags) => demo(flags),
         Command::Certs { out, name } => certs(&out, &name),
+        Command::Secret => secret(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -273,6 +283,14 @@ fn certs(out: &Path, names: &[String]) -> Result<(), Failure> {
         let _ = writeln!(stdout, "{}", path.display());
     }
     Ok(())
+}
+
+fn secret() -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    // Not to be taken for done where nobody reads: the file would be empty.
+    writeln!(out, "{}", ticket::generate()?)
+        .and_then(|()| out.flush())
+        .map_err(Failure::Output)
 }
 
 /// One worker a core: TLS and the relay never wait on anything but the network.

@@ -68,10 +68,11 @@ impl Reloader {
     async fn look(&mut self, asked: bool) {
         self.tell_what_expired();
         let (settings, known) = (self.settings.clone(), self.seen.clone());
+        let acceptor = self.acceptor.clone();
         let read = aside(move || {
             let seen = settings.fingerprint();
             let due = asked || known != seen;
-            (seen, due.then(|| Acceptor::load(&settings)))
+            (seen, due.then(|| acceptor.reload(&settings)))
         });
         match read.await {
             Ok((seen, loaded)) => {

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use super::Config;
 use super::reader::Reader;
 use crate::proxy_header::Mode;
-use crate::upstream::Endpoint;
+use crate::upstream::{Endpoint, Server};
 
 /// Reports every contradiction.
 pub(super) fn contradictions(config: &Config, reader: &mut Reader<'_>) {
     cost(config, reader);
     listen(config, reader);
+    servers(config, reader);
     loops(config, reader);
     alpn(config, reader);
     proxy_protocol(config, reader);
@@ -47,6 +48,18 @@ fn listen(config: &Config, reader: &mut Reader<'_>) {
             );
             let hint = "another port for the admin page";
             reader.contradiction("admin.address", &["listen.addresses"], found, hint);
+        }
+    }
+}
+
+/// A broker that is listed twice would have two breakers and one series in the metrics.
+fn servers(config: &Config, reader: &mut Reader<'_>) {
+    let servers = &config.upstream.servers;
+    for (index, server) in servers.iter().enumerate() {
+        let same = |earlier: &Server| earlier.endpoint == server.endpoint;
+        if servers.iter().take(index).any(same) {
+            let found = format!("{} is listed twice", server.name);
+            reader.contradiction("upstream.servers", &[], found, "each broker once");
         }
     }
 }

@@ -136,6 +136,10 @@ fn scaled(figure: &str, factor: u64) -> Option<u64> {
 
 /// In the largest unit that is exact.
 fn span(value: Duration) -> String {
+    // A single day stands beside keys in hours.
+    if value == Duration::from_hours(24) {
+        return "24h".to_owned();
+    }
     exact(u64::try_from(value.as_micros()).unwrap_or(u64::MAX), &TIMES, "0s")
 }
 
@@ -184,7 +188,7 @@ const SPELLED_SIZES: [(&str, &[&str]); 4] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{SIZES, TIMES, exact, quantity};
+    use super::{SIZES, TIMES, exact, quantity, span};
 
     #[test]
     fn quantities_are_sums_of_numbers_with_units() {
@@ -246,6 +250,8 @@ mod tests {
             assert_eq!(exact(microseconds, &TIMES, "0s"), text);
             assert_eq!(quantity(text, &TIMES), Some(microseconds));
         }
+        assert_eq!(span(std::time::Duration::from_hours(24)), "24h");
+        assert_eq!(span(std::time::Duration::from_hours(48)), "2d");
         assert_eq!(exact(1536, &SIZES, "0B"), "1536B");
         assert_eq!(exact(1 << 30, &SIZES, "0B"), "1GiB");
     }

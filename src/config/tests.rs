@@ -77,6 +77,11 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.tls.client_auth, crate::tls::ClientAuth::None);
     assert_eq!(config.tls.max_record, 4096);
     assert!(config.tls.hosts.is_empty());
+    let resumption = config.tls.resumption.expect("enabled");
+    assert_eq!(resumption.secret_file, None);
+    assert_eq!(resumption.rotation, Duration::from_hours(6));
+    assert_eq!(resumption.lifetime, Duration::from_hours(24));
+    assert_eq!(resumption.tickets, 2);
     assert_eq!(config.connection.handshake_timeout, Duration::from_secs(15));
     assert_eq!((config.gate.max_in_flight, config.gate.max_waiting), (64, 4096));
     assert_eq!((config.gate.full, config.gate.resumed), (None, None));

@@ -24,7 +24,7 @@ use self::receive::NoConnect;
 use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
-use crate::gate::Gate;
+use crate::gate::{Gate, Visitor};
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::proxy_header::{self, Header};
@@ -183,14 +183,10 @@ struct Life<'house> {
 impl Life<'_> {
     /// The life of a connection.
     async fn live(&mut self, socket: TcpStream) -> End {
-        let (socket, begun) = match self.identify(socket).await {
-            Ok(identified) => identified,
-            Err(end) => return end,
-        };
         // Counts for its address until the end of this life.
-        let _visitor = match self.house.gate.arrive(self.attempt.source.ip()) {
-            Ok(visitor) => visitor,
-            Err(limit) => return self.shed(&socket, limit.into()),
+        let (socket, begun, _visitor) = match self.arrive(socket).await {
+            Ok(arrived) => arrived,
+            Err(end) => return end,
         };
 
         // Boxed: what a handshake needs is freed with it.
@@ -221,6 +217,29 @@ impl Life<'_> {
         let keep_alive = open::keep_alive(&connect, &opened.answer, &self.rules.relay);
         drop(connect);
         self.relay(client, opened, keep_alive).await
+    }
+
+    /// Finds out whose connection it is, and whether there is room for one more of that address.
+    async fn arrive(&mut self, socket: TcpStream) -> Result<(TcpStream, Vec<u8>, Option<Visitor>), End> {
+        // Who can't speak for another is counted before his first byte is waited for.
+        if !self.rules.proxy_header.may_name_another(self.attempt.source.ip()) {
+            let visitor = self.count(&socket)?;
+            let (socket, begun) = self.identify(socket).await?;
+            return Ok((socket, begun, Some(visitor)));
+        }
+        let (socket, begun) = self.identify(socket).await?;
+        // A balancer that is turned away when it looks if we live takes all its clients elsewhere.
+        let visitor = if self.is_health_check() {
+            None
+        } else {
+            Some(self.count(&socket)?)
+        };
+        Ok((socket, begun, visitor))
+    }
+
+    fn count(&self, socket: &TcpStream) -> Result<Visitor, End> {
+        let arrived = self.house.gate.arrive(self.attempt.source.ip());
+        arrived.map_err(|limit| self.shed(socket, limit.into()))
     }
 
     /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.

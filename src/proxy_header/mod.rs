@@ -120,6 +120,11 @@ impl Settings {
         }
     }
 
+    /// Whether a connection from `peer` may turn out to be that of another.
+    pub fn may_name_another(&self, peer: IpAddr) -> bool {
+        self.mode != Mode::Off && self.trusts(peer)
+    }
+
     fn trusts(&self, peer: IpAddr) -> bool {
         let peer = peer.to_canonical();
         self.trusted.iter().any(|network| network.contains(&peer))

@@ -115,5 +115,13 @@ fn trust_is_by_network_of_either_family() {
         let peer = SocketAddr::new(peer.parse().unwrap(), 50_000);
         let read = settings(trusted).read(peer, b"");
         assert_eq!(read.is_ok(), trusts, "{peer} of {trusted:?}");
+        let mut settings = settings(trusted);
+        assert_eq!(
+            settings.may_name_another(peer.ip()),
+            trusts,
+            "{peer} of {trusted:?}"
+        );
+        settings.mode = Mode::Off;
+        assert!(!settings.may_name_another(peer.ip()));
     }
 }

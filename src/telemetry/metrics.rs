@@ -6,6 +6,7 @@
 //! observations, 0.7 µs in a debug build; a scrape 0.3 ms with 9,000 descriptors open.
 
 mod families;
+mod files;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
-use self::families::{Admission, Clients, Files, Gate, Upstream, add, build_info};
+use self::families::{Admission, Clients, Gate, Upstream, add, build_info};
+use self::files::Files;
 use super::ending::{Attempt, Ending, Phase};
 use super::labels::{Each, Label};
 pub use super::labels::{Reload, Shed};

@@ -61,7 +61,8 @@ fn debug_line(attempt: &Attempt, ending: &Ending) {
     );
 }
 
-/// The time of day, for log lines, audit lines and file names; never for a decision.
+/// The time of day, for log lines, audit lines and file names, and for what other processes must understand (tickets);
+/// never for a decision.
 #[expect(clippy::disallowed_methods, reason = "the one place that may ask for it")]
 pub fn wall_clock() -> SystemTime {
     SystemTime::now()

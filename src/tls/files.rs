@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{self, Digest};
 
+use super::ticket::NoTickets;
+
 /// Largest file in bytes. Lists of revoked certificates of large authorities have tens of megabytes; what is larger is
 /// a wrong path.
 const LARGEST: u64 = 64 << 20;
@@ -58,6 +60,9 @@ pub enum LoadError {
         /// What the library said.
         error: rustls::Error,
     },
+    /// There is no secret for tickets.
+    #[error("tls.resumption.secret_file: {0}")]
+    Tickets(#[from] NoTickets),
 }
 
 impl LoadError {
@@ -66,6 +71,7 @@ impl LoadError {
         match self {
             Self::Unreadable { key, .. } | Self::WrongContent { key, .. } | Self::Mismatch { key, .. } => key,
             Self::Unusable { .. } => "tls.certificate",
+            Self::Tickets(_) => "tls.resumption.secret_file",
         }
     }
 }

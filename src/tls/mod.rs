@@ -10,6 +10,7 @@ mod inventory;
 pub mod pool;
 mod resolver;
 mod start;
+pub mod ticket;
 mod wire;
 
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::{NoServerSessionStorage, ServerConnection};
+use rustls::server::ServerConnection;
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::UnixTime;
 use tokio::net::TcpStream;
@@ -31,6 +32,7 @@ pub use resolver::{BadHostName, HostName};
 use inventory::Inventory;
 use pool::Pool;
 use resolver::Resolver;
+use ticket::{ClientPolicy, NoTickets, Secret, Ticketer, Tickets};
 
 use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, Identity, TlsVersion};
 use crate::telemetry::wall_clock;
@@ -46,6 +48,8 @@ pub struct Settings {
     pub min_version: MinVersion,
     /// Protocols to agree to; empty: whatever the client offers is accepted.
     pub alpn: Vec<String>,
+    /// `[tls.resumption]`; `None`: every handshake is a full one.
+    pub resumption: Option<ticket::Settings>,
     /// Whether clients show a certificate, and whose.
     pub client_auth: ClientAuth,
     /// Most bytes that one record to a client carries, without its header and what encryption adds; 64 to 16,384.
@@ -100,6 +104,11 @@ impl Settings {
             .chain(hosts)
             .chain(clients)
             .map(PathBuf::as_path)
+            .chain(self.secret_file())
+    }
+
+    fn secret_file(&self) -> Option<&Path> {
+        self.resumption.as_ref()?.secret_file.as_deref()
     }
 }
 
@@ -110,6 +119,8 @@ pub struct Acceptor {
     without_alpn: Arc<ServerConfig>,
     policy: Arc<Policy>,
     inventory: Arc<Inventory>,
+    tickets: Option<Arc<Tickets>>,
+    ticketer: Option<Arc<Ticketer>>,
 }
 
 /// A connection on which TLS is up.
@@ -125,25 +136,47 @@ pub struct Established {
 impl Acceptor {
     /// Loads everything that the settings name, all or nothing. Every file that can't be used is in the error.
     pub fn load(settings: &Settings) -> Result<Self, Vec<LoadError>> {
+        Self::build(settings, None)
+    }
+
+    /// Loads everything again, all or nothing. Tickets of before are still good.
+    pub fn reload(&self, settings: &Settings) -> Result<Self, Vec<LoadError>> {
+        Self::build(settings, self.tickets.as_ref())
+    }
+
+    fn build(settings: &Settings, held: Option<&Arc<Tickets>>) -> Result<Self, Vec<LoadError>> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let now = now();
         let mut inventory = Inventory::default();
         let resolver = inventory.load(settings, &provider, now);
         let policy = Policy::load(&settings.client_auth, &provider, now, &mut inventory.warnings);
-        let (resolver, (policy, lists)) = match (resolver, policy) {
-            (Ok(resolver), Ok(policy)) => (resolver, policy),
-            (resolver, policy) => {
-                return Err([resolver.err(), policy.err()]
-                    .into_iter()
-                    .flatten()
-                    .flatten()
-                    .collect());
+        let secret = settings.secret_file().map(Secret::read).transpose();
+        let (resolver, (policy, lists), secret) = match (resolver, policy, secret) {
+            (Ok(resolver), Ok(policy), Ok(secret)) => (resolver, policy, secret),
+            (resolver, policy, secret) => {
+                let secret = secret.err().map(|error| vec![NoTickets::from(error).into()]);
+                let errors = [resolver.err(), policy.err(), secret];
+                return Err(errors.into_iter().flatten().flatten().collect());
             }
         };
         inventory.lists = lists;
         let policy = Arc::new(policy);
-        let config = server_config(settings, provider, Arc::new(resolver), &policy)
+        let (tickets, renewed) = match (&settings.resumption, held) {
+            (Some(_), Some(held)) => (Some(Arc::clone(held)), secret),
+            (Some(resumption), None) => {
+                let tickets = Tickets::start(resumption, secret).map_err(|error| vec![error.into()])?;
+                (Some(tickets), None)
+            }
+            (None, _) => (None, None),
+        };
+        let ticketer = tickets
+            .as_ref()
+            .map(|tickets| tickets.under(client_policy(&policy)));
+        let config = server_config(settings, provider, Arc::new(resolver), &policy, ticketer.as_ref())
             .map_err(|error| vec![LoadError::Unusable { error }])?;
+        if let (Some(tickets), Some(secret)) = (&tickets, renewed) {
+            tickets.adopt(secret);
+        }
         let mut with_alpn = config.clone();
         with_alpn.alpn_protocols = settings
             .alpn
@@ -155,12 +188,9 @@ impl Acceptor {
             without_alpn: Arc::new(config),
             policy,
             inventory: Arc::new(inventory),
+            tickets,
+            ticketer,
         })
-    }
-
-    /// Whether a ticket that a ClientHello brings is one of ours: nobody's is, until tickets are made by us.
-    pub const fn opens(&self, _ticket: &[u8]) -> bool {
-        false
     }
 
     /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
@@ -220,6 +250,13 @@ impl Acceptor {
         })
     }
 
+    /// Whether a ticket that a ClientHello brings is one of ours: see [`Ticketer::opens`].
+    pub fn opens(&self, ticket: &[u8]) -> bool {
+        self.ticketer
+            .as_ref()
+            .is_some_and(|ticketer| ticketer.opens(ticket))
+    }
+
     /// Which client certificates are accepted.
     pub const fn policy(&self) -> &Arc<Policy> {
         &self.policy
@@ -254,6 +291,7 @@ fn server_config(
     provider: Arc<CryptoProvider>,
     resolver: Arc<Resolver>,
     policy: &Arc<Policy>,
+    ticketer: Option<&Arc<Ticketer>>,
 ) -> Result<ServerConfig, rustls::Error> {
     let versions = versions(settings.min_version);
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -261,11 +299,19 @@ fn server_config(
         .with_client_cert_verifier(policy.verifier())
         .with_cert_resolver(resolver);
     config.max_fragment_size = Some(settings.max_record + RECORD_HEADER);
-    if policy.asks() {
-        // The library resumes without a look at the client's certificate, which may have been revoked since.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-    }
+    let number = settings
+        .resumption
+        .as_ref()
+        .map_or(0, |resumption| resumption.tickets);
+    ticket::equip(&mut config, ticketer, number);
     Ok(config)
+}
+
+/// A client is resumed under the policy that it proved itself by, and by a certificate that is accepted now.
+fn client_policy(policy: &Arc<Policy>) -> ClientPolicy {
+    let fingerprint = *policy.fingerprint();
+    let policy = Arc::clone(policy);
+    ClientPolicy::new(fingerprint, move |chain| policy.recheck(chain))
 }
 
 fn versions(least: MinVersion) -> &'static [&'static SupportedProtocolVersion] {

@@ -111,6 +111,12 @@ impl Place {
             client_auth: ClientAuth::None,
             max_record: 4096,
             hosts: Vec::new(),
+            resumption: Some(ticket::Settings {
+                secret_file: None,
+                rotation: Duration::from_hours(6),
+                lifetime: Duration::from_hours(24),
+                tickets: 2,
+            }),
         }
     }
 
@@ -853,4 +859,123 @@ async fn records_to_a_client_carry_no_more_than_the_limit() {
             );
         }
     }
+}
+
+/// For each client, what became of its handshake.
+async fn kinds(
+    acceptor: &Acceptor,
+    clients: &[ClientConfig],
+) -> Vec<Result<HandshakeKind, HandshakeFailure>> {
+    let mut kinds = Vec::new();
+    for client in clients {
+        let ended = handshake(acceptor, client.clone()).await;
+        kinds.push(ended.map(|established| established.handshake.kind));
+    }
+    kinds
+}
+
+/// Clients of both versions that keep their sessions.
+fn returning(place: &Place, certificate: Option<&Leaf>) -> Vec<ClientConfig> {
+    [&rustls::version::TLS12, &rustls::version::TLS13]
+        .into_iter()
+        .map(|version| {
+            let mut client = place.client(version, certificate);
+            client.resumption = Resumption::in_memory_sessions(8);
+            client
+        })
+        .collect()
+}
+
+const FULL: [Result<HandshakeKind, HandshakeFailure>; 2] = [Ok(HandshakeKind::Full); 2];
+const RESUMED: [Result<HandshakeKind, HandshakeFailure>; 2] = [Ok(HandshakeKind::Resumed); 2];
+
+#[tokio::test]
+async fn a_saved_session_is_no_way_around_a_revocation() {
+    let fleet = Fleet::new();
+    let lost = leaf(&fleet.root, "sensor-66", 66, |_| {});
+    let good = leaf(&fleet.root, "sensor-10", 10, |_| {});
+    let revoke = |serials: &[u64]| {
+        let list = list(&fleet.root, serials, 2999).pem().unwrap();
+        fleet.place.write("current.crl", list)
+    };
+    let authorities = fleet.authorities(CrlExpired::Reject, vec![revoke(&[])]);
+    let settings = Settings {
+        client_auth: ClientAuth::Required(authorities),
+        ..fleet.place.settings()
+    };
+    let before = loaded(&settings);
+    let (lost, good) = (
+        returning(&fleet.place, Some(&lost)),
+        returning(&fleet.place, Some(&good)),
+    );
+    for clients in [&lost, &good] {
+        assert_eq!(kinds(&before, clients).await, FULL);
+        assert_eq!(kinds(&before, clients).await, RESUMED);
+    }
+    let resumed = handshake(&before, good[1].clone())
+        .await
+        .unwrap_or_else(|error| panic!("{error:?}"));
+    assert!(
+        resumed.identity.is_some(),
+        "who it is comes back with the session"
+    );
+
+    revoke(&[66]);
+    let after = before.reload(&settings).unwrap();
+    let turned_away = [Err(HandshakeFailure::ClientCertificateRevoked); 2];
+    assert_eq!(kinds(&after, &lost).await, turned_away);
+    assert_eq!(kinds(&after, &lost).await, turned_away, "each time");
+    assert_eq!(kinds(&after, &good).await, RESUMED);
+}
+
+#[tokio::test]
+async fn sessions_outlive_a_reload_of_certificate_and_secret_but_not_of_the_authorities() {
+    let fleet = Fleet::new();
+    let place = &fleet.place;
+    let sensor = leaf(&fleet.root, "sensor-10", 10, |_| {});
+    let clients = returning(place, Some(&sensor));
+    let authorities = fleet.authorities(CrlExpired::Reject, Vec::new());
+    let mut settings = Settings {
+        client_auth: ClientAuth::Optional(authorities.clone()),
+        ..place.settings()
+    };
+    let secret = |name: &str| {
+        let path = place.write(name, ticket::generate().unwrap());
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        path
+    };
+    let resumption = settings.resumption.as_mut().unwrap();
+    resumption.secret_file = Some(secret("secret"));
+    let first = loaded(&settings);
+    assert_eq!(kinds(&first, &clients).await, FULL);
+
+    let renewed = leaf(&place.authority, "localhost", 2, |_| {});
+    place.write("server.pem", &renewed.certificate);
+    place.write("server.key", &renewed.key);
+    secret("secret");
+    let second = first.reload(&settings).unwrap();
+    assert_eq!(
+        kinds(&second, &clients).await,
+        RESUMED,
+        "under the secret of before"
+    );
+    let replica = loaded(&settings);
+    assert_eq!(kinds(&replica, &clients).await, RESUMED, "under the new one");
+
+    place.write("secret", "too short");
+    place.write("server.key", "no key");
+    let errors = second.reload(&settings).unwrap_err();
+    let keys: Vec<&str> = errors.iter().map(LoadError::key).collect();
+    assert_eq!(keys, ["tls.private_key", "tls.resumption.secret_file"]);
+    assert_eq!(
+        kinds(&second, &clients).await,
+        RESUMED,
+        "a failed reload changes nothing"
+    );
+
+    secret("secret");
+    place.write("server.key", &renewed.key);
+    settings.client_auth = ClientAuth::Required(authorities);
+    let stricter = second.reload(&settings).unwrap();
+    assert_eq!(kinds(&stricter, &clients).await, FULL, "under another policy");
 }

@@ -26,6 +26,14 @@ impl<'a> Reader<'a> {
             .map(|[high, middle, low]| u32::from_be_bytes([0, high, middle, low]))
     }
 
+    pub(super) fn uint32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn uint64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
+    }
+
     /// `opaque data<0..2^8-1>`.
     pub(super) fn vector8(&mut self) -> Option<&'a [u8]> {
         let length = self.uint8()?;
@@ -36,6 +44,17 @@ impl<'a> Reader<'a> {
     pub(super) fn vector16(&mut self) -> Option<&'a [u8]> {
         let length = self.uint16()?;
         self.take(usize::from(length))
+    }
+
+    /// `opaque data<0..2^24-1>`.
+    pub(super) fn vector24(&mut self) -> Option<&'a [u8]> {
+        let length = self.uint24()?;
+        self.take(usize::try_from(length).ok()?)
+    }
+
+    /// Everything that is left.
+    pub(super) const fn rest(self) -> &'a [u8] {
+        self.0
     }
 
     /// The next `length` bytes.

@@ -37,6 +37,7 @@ mod policies;
 mod proxy_header;
 mod relay;
 mod resilient_client;
+mod resumption;
 mod storm;
 mod tls;
 mod wire;

@@ -265,6 +265,67 @@ async fn a_header_that_does_not_come_in_time_ends_with_the_handshake() {
     }
 }
 
+/// Counts the sheds for this reason.
+async fn shed(daemon: &Daemon, reason: &str, count: f64) {
+    daemon
+        .metrics_until("a shed counted", |metrics| {
+            metrics.sum("seawall_shed_total", &[("reason", reason)]) == count
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_by_source_are_for_whom_the_balancer_names_and_not_for_the_balancer() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [&REQUIRED[..], &[("admission.per_source.max_connections", "2")]].concat();
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let first = behind(LINE.as_bytes(), &daemon, 1).await;
+    let _second = behind(&binary(0x21, 0x11, &[&ADDRESSES]), &daemon, 1).await;
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    third.write_all(LINE.as_bytes()).await.unwrap();
+    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    shed(&daemon, "source-connections", 1.0).await;
+    // There is room for others, and for as many checks as a balancer likes.
+    let _other = behind(&LINE.replace("192.0.2.7", "192.0.2.8").into_bytes(), &daemon, 1).await;
+    let mut checks = Vec::new();
+    for _ in 0..5 {
+        checks.push(behind(&local(), &daemon, 1).await);
+    }
+    first.close().await;
+    daemon
+        .metrics_until("the first is gone", |metrics| {
+            metrics.sum("seawall_closed_total", &[("side", "client")]) == 1.0
+        })
+        .await;
+    let _again = behind(LINE.as_bytes(), &daemon, 1).await;
+    shed(&daemon, "source-connections", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_stranger_on_an_optional_listener_counts_before_his_first_byte() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [
+        ("listen.proxy_protocol", r#""optional""#),
+        ("listen.trusted_proxies", r#"["10.0.0.0/8"]"#),
+        ("admission.per_source.max_connections", "2"),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        silent.push(TcpStream::connect(daemon.address()).await.unwrap());
+    }
+    daemon
+        .metrics_until("two wait", |metrics| {
+            metrics.sum("seawall_connections_open", &[("phase", "handshake")]) == 2.0
+        })
+        .await;
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    shed(&daemon, "source-connections", 1.0).await;
+}
+
 /// What a broker makes of a binary header (section 2.2 of the specification).
 #[derive(Debug, PartialEq, Eq)]
 struct Told {

@@ -1,14 +1,15 @@
 //! `[tls]`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::super::keys::Change::{OnReload, OnRestart};
-use super::super::kind::{Choice, Parsed};
+use super::super::kind::{Choice, Parsed, Switch, Whole};
 use super::super::list::List;
-use super::super::quantity::Size;
+use super::super::quantity::{Size, Span};
 use super::super::reader::Table;
 use super::KIB;
-use crate::tls::{Authorities, ClientAuth, CrlExpired, Host, HostName, MinVersion, Settings};
+use crate::tls::{Authorities, ClientAuth, CrlExpired, Host, HostName, MinVersion, Settings, ticket};
 
 /// A PEM file.
 const FILE: Parsed<PathBuf> = Parsed {
@@ -20,17 +21,15 @@ const FILE: Parsed<PathBuf> = Parsed {
 /// A PEM file or none.
 const OPTIONAL_FILE: Parsed<Option<PathBuf>> = Parsed {
     allowed: "path of a PEM file, or \"\" for none",
-    parse: |text| {
-        if text.is_empty() {
-            Ok(None)
-        } else {
-            path(text).map(Some)
-        }
-    },
-    show: |path| {
-        path.as_ref()
-            .map_or(String::new(), |path| path.display().to_string())
-    },
+    parse: optional_path,
+    show: show_optional_path,
+};
+
+/// A ticket secret.
+const SECRET_FILE: Parsed<Option<PathBuf>> = Parsed {
+    allowed: "path of a file with 32 random bytes or more (raw, hexadecimal or base64), or \"\"",
+    parse: optional_path,
+    show: show_optional_path,
 };
 
 /// A revocation list.
@@ -83,7 +82,28 @@ pub(super) fn table(table: &mut Table<'_, '_>) -> Settings {
             certificate: table.required("certificate", OnReload, &FILE),
             private_key: table.required("private_key", OnReload, &FILE),
         }),
+        resumption: table.table("resumption", resumption),
     }
+}
+
+fn resumption(table: &mut Table<'_, '_>) -> Option<ticket::Settings> {
+    // A key for less than a second would seal a handful of tickets. RFC 8446 section 4.6.1: seven days are the most.
+    let span = Span {
+        least: Duration::from_secs(1),
+        most: Duration::from_hours(7 * 24),
+    };
+    let enabled = table.key("enabled", OnRestart, &Switch, true);
+    let settings = ticket::Settings {
+        // Empty: no secret can be a default. What that costs is said at the start.
+        secret_file: table.key("secret_file", OnReload, &SECRET_FILE, None),
+        // 6 h: far from the 2^32 tickets that one key of AES-GCM may seal, even at 20,000 a second.
+        rotation: table.key("rotation", OnRestart, &span, Duration::from_hours(6)),
+        // 24 h: a device that reports once a day is resumed; a stolen ticket is good for no longer.
+        lifetime: table.key("lifetime", OnRestart, &span, Duration::from_hours(24)),
+        // 2: a client of TLS 1.3 uses a ticket once, and burns one for each refused attempt.
+        tickets: table.key("tickets", OnRestart, &Whole { least: 0, most: 4 }, 2) as usize,
+    };
+    enabled.then_some(settings)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -142,6 +162,20 @@ fn client_auth(table: &mut Table<'_, '_>) -> ClientAuth {
         Mode::Required => ClientAuth::Required(authorities),
         _ => ClientAuth::Optional(authorities),
     }
+}
+
+fn optional_path(text: &str) -> Result<Option<PathBuf>, Option<String>> {
+    if text.is_empty() {
+        Ok(None)
+    } else {
+        path(text).map(Some)
+    }
+}
+
+#[expect(clippy::ref_option, reason = "a kind shows what it holds, by reference")]
+fn show_optional_path(path: &Option<PathBuf>) -> String {
+    path.as_ref()
+        .map_or(String::new(), |path| path.display().to_string())
 }
 
 fn path(text: &str) -> Result<PathBuf, Option<String>> {

@@ -1,6 +1,5 @@
 //! Every metric: its name, its labels, its buckets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{
@@ -13,7 +12,7 @@ use crate::mqtt::Protocol;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
 use crate::telemetry::labels::{
-    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Reload, Shed,
+    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Shed,
 };
 
 /// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
@@ -310,58 +309,6 @@ impl Upstream {
     }
 }
 
-/// Certificates and revocation lists.
-pub(super) struct Files {
-    certificates: IntGaugeVec,
-    lists: IntGaugeVec,
-    pub(super) reloads: Each<Reload, IntCounter>,
-}
-
-impl Files {
-    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let certificates = Opts::new(
-            "seawall_certificate_expiry_seconds",
-            "Unix time at which the server certificate expires",
-        );
-        let lists = Opts::new(
-            "seawall_client_crl_expiry_seconds",
-            "Unix time after which the revocation list no longer holds",
-        );
-        let reloads = counters(
-            registry,
-            "seawall_reloads_total",
-            "Times that changed files were read",
-            &["result"],
-        )?;
-        Ok(Self {
-            certificates: registered(registry, IntGaugeVec::new(certificates, &["name"])?)?,
-            lists: registered(registry, IntGaugeVec::new(lists, &["name"])?)?,
-            reloads: each(&reloads),
-        })
-    }
-
-    pub(super) fn certificates<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
-        replace(&self.certificates, expiries);
-    }
-
-    pub(super) fn lists<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
-        replace(&self.lists, expiries);
-    }
-}
-
-/// These and no others. Of several with the same name the earliest.
-fn replace<'a>(gauges: &IntGaugeVec, expiries: impl Iterator<Item = (&'a str, i64)>) {
-    let mut earliest = BTreeMap::new();
-    for (name, expiry) in expiries {
-        let known = earliest.entry(name).or_insert(expiry);
-        *known = expiry.min(*known);
-    }
-    gauges.reset();
-    for (name, expiry) in earliest {
-        gauges.with_label_values(&[name]).set(expiry);
-    }
-}
-
 /// Registers what says which build runs.
 pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     let build = Opts::new("seawall_build_info", "Always 1; the labels say what runs")
@@ -370,7 +317,7 @@ pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     Ok(())
 }
 
-fn registered<C: prometheus::core::Collector + Clone + 'static>(
+pub(super) fn registered<C: prometheus::core::Collector + Clone + 'static>(
     registry: &Registry,
     collector: C,
 ) -> Result<C, prometheus::Error> {
@@ -382,7 +329,7 @@ fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, pr
     registered(registry, IntCounter::new(name, help)?)
 }
 
-fn counters(
+pub(super) fn counters(
     registry: &Registry,
     name: &str,
     help: &str,
@@ -404,7 +351,7 @@ fn histograms(
     )
 }
 
-fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
+pub(super) fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
     Each::build(|label: L| counters.with_label_values(&[label.word()]))
 }
 
