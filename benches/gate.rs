@@ -14,6 +14,7 @@
     unreachable_pub,
     missing_docs,
     dead_code,
+    unused_imports,
     reason = "a bench ends by panicking, shows its figures, and uses a part of the tests' rig"
 )]
 
@@ -41,7 +42,9 @@ const STRANGERS: usize = 256;
 /// Between two messages of the pair whose latency is measured.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Sheds that their price is measured with.
-const SHEDS: usize = 20_000;
+const SHEDS: usize = 20_480;
+/// Who are shed come in a crowd: one at a time would measure what it costs to wake up.
+const CROWD: usize = 64;
 /// Connects of the burst.
 const BURST: usize = 20_000;
 /// Of which so many are kept open: what the descriptor limit of this process is good for.
@@ -95,7 +98,7 @@ async fn latency(scene: &Scene, broker: SocketAddr) {
     sleep(Duration::from_secs(1)).await;
     let (before, from, flights) = (daemon.processor_time(), Instant::now(), storm.flights());
     let under = pair.exchange(span).await;
-    let (used, took) = (daemon.processor_time() - before, from.elapsed());
+    let (used, took) = (daemon.processor_time().saturating_sub(before), from.elapsed());
     let flights = storm.flights() - flights;
     let metrics = daemon.metrics().await;
     show("message in and out, gate full [ms]", under);
@@ -243,10 +246,18 @@ async fn shed(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> f
         assert!(!flight(daemon.address(), &hello).await, "not shed");
     }
     let before = daemon.processor_time();
-    for _ in 0..SHEDS {
-        flight(daemon.address(), &hello).await;
+    let crowd = (0..CROWD).map(|_| {
+        let (address, hello) = (daemon.address(), hello.clone());
+        tokio::spawn(async move {
+            for _ in 0..SHEDS / CROWD {
+                flight(address, &hello).await;
+            }
+        })
+    });
+    for client in crowd.collect::<Vec<_>>() {
+        client.await.unwrap();
     }
-    let used = daemon.processor_time() - before;
+    let used = daemon.processor_time().saturating_sub(before);
     let metrics = daemon.metrics().await;
     assert!(
         metrics.sum("seawall_shed_total", &[]) >= SHEDS as f64,

@@ -231,8 +231,8 @@ mod tests {
         Moment::from_nanos(milliseconds * 1_000_000)
     }
 
-    fn rate(rate: f64, burst: f64) -> Option<Rate> {
-        Some(Rate { rate, burst })
+    const fn rate(rate: f64, burst: f64) -> Rate {
+        Rate { rate, burst }
     }
 
     fn address(text: &str) -> IpAddr {
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn one_address_comes_so_often_and_is_forgotten_when_its_tokens_are_back() {
         let mut sources = Sources::new(Settings {
-            rate: rate(2.0, 2.0),
+            rate: Some(rate(2.0, 2.0)),
             max_connections: None,
         });
         for expected in [Ok(()), Ok(()), Err(Exceeded::Rate)] {
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn one_too_many_takes_no_token() {
         let mut sources = Sources::new(Settings {
-            rate: rate(0.001, 2.0),
+            rate: Some(rate(0.001, 2.0)),
             max_connections: Some(1),
         });
         let visit = sources.enter(address("192.0.2.1"), at(0)).unwrap();
@@ -354,7 +354,7 @@ mod tests {
     fn rows_are_swept_when_they_are_needed_and_not_more_often_than_said() {
         let mut sources = Sources::with_rows(
             Settings {
-                rate: rate(10.0, 1.0),
+                rate: Some(rate(10.0, 1.0)),
                 max_connections: None,
             },
             2,
@@ -380,14 +380,14 @@ mod tests {
     #[test]
     fn a_reload_grants_no_fresh_burst() {
         let slow = Settings {
-            rate: rate(0.001, 1.0),
+            rate: Some(rate(0.001, 1.0)),
             max_connections: None,
         };
         let mut sources = Sources::new(slow);
         let _visit = sources.enter(address("192.0.2.1"), at(0)).unwrap();
         sources.reconfigure(
             Settings {
-                rate: rate(1.0, 5.0),
+                rate: Some(rate(1.0, 5.0)),
                 ..slow
             },
             at(0),
@@ -411,7 +411,7 @@ mod tests {
             connections in prop::option::of(1_u32..4),
             steps in prop::collection::vec((0_u32..20, 0_u64..400, any::<bool>()), 1..300),
         ) {
-            let settings = Settings { rate: rate(2.0, f64::from(burst)), max_connections: connections };
+            let settings = Settings { rate: Some(rate(2.0, f64::from(burst))), max_connections: connections };
             let mut sources = Sources::with_rows(settings, most);
             let mut open: Vec<(u32, Visit)> = Vec::new();
             let mut entered: Vec<(u32, Moment)> = Vec::new();

@@ -6,8 +6,9 @@ use tokio::time::{Instant, timeout_at};
 use super::{Client, Settings};
 use crate::mqtt::connect::{self, Connect, ConnectError, Progress};
 
-/// A CONNECT is read in steps of at most this, so that a packet which declares much and sends little costs little.
-const READ_STEP: usize = 4096;
+/// Room for one read: most CONNECTs fit. It grows with what has arrived, never with what is declared, so that a packet
+/// which declares much and sends little costs little.
+const READ_STEP: usize = 1024;
 
 /// Why there is no CONNECT.
 pub(super) enum NoConnect {

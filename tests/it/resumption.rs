@@ -5,7 +5,6 @@ use crate::rig::certificates::certificates;
 use crate::rig::daemon::{binary, configuration};
 use crate::rig::device::read_packet;
 use crate::rig::packet::accepted;
-use crate::rig::process::run;
 use crate::rig::{Connect, Daemon, PATIENCE, Scene, Stub, within};
 use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
@@ -184,17 +183,23 @@ fn python() -> Command {
     command
 }
 
+/// A command that ends by itself: its exit code, and all that it said.
+fn run(command: &mut Command) -> (Option<i32>, String, String) {
+    let ended = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (ended.status.code(), text(ended.stdout), text(ended.stderr))
+}
+
 /// A file with a new secret, as an operator makes it.
 fn secret_file(scene: &Scene, name: &str) -> String {
-    let printed = run("seawall secret", Command::new(binary()).arg("secret"), PATIENCE);
-    assert_eq!(printed.code, Some(0), "{}", printed.stderr);
-    let digits = printed.stdout.trim_end();
+    let (code, printed, said) = run(Command::new(binary()).arg("secret"));
+    assert_eq!(code, Some(0), "{said}");
+    let digits = printed.trim_end();
     assert!(
         digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()),
-        "{:?}",
-        printed.stdout
+        "{printed:?}"
     );
-    let path = scene.write(name, &printed.stdout);
+    let path = scene.write(name, &printed);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     format!("{:?}", path.to_str().unwrap())
 }
@@ -241,12 +246,8 @@ async fn a_restart_and_a_replica_with_another_certificate_resume_them_all() {
 
     // Of an authority that the clients don't even know: a resumed session shows no certificate.
     let folder = scene.path("other");
-    let made = run(
-        "seawall certs",
-        Command::new(binary()).arg("certs").arg("--out").arg(&folder),
-        PATIENCE,
-    );
-    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let (code, _, said) = run(Command::new(binary()).arg("certs").arg("--out").arg(&folder));
+    assert_eq!(code, Some(0), "{said}");
     let certificate = format!("{:?}", scene.text_path("other/server.pem"));
     let private_key = format!("{:?}", scene.text_path("other/server.key"));
     let settings = [
@@ -301,14 +302,9 @@ async fn another_secret_or_a_changed_ticket_is_a_full_handshake() {
     let first = Daemon::start(&scene, broker.address(), &settings);
     connect(&mut clients, &first).await;
     for version in VERSIONS {
-        let tampered = run(
-            "ssl_session.py",
-            python()
-                .arg("tamper")
-                .arg(scene.path(&format!("session-{version}.pem"))),
-            PATIENCE,
-        );
-        assert_eq!(tampered.code, Some(0), "{}", tampered.stderr);
+        let session = scene.path(&format!("session-{version}.pem"));
+        let (code, _, said) = run(python().arg("tamper").arg(session));
+        assert_eq!(code, Some(0), "{said}");
     }
     connect(&mut clients, &first).await;
     assert_eq!(
@@ -391,25 +387,17 @@ fn a_bad_secret_file_is_a_mistake_of_the_configuration() {
         ];
         let config = scene.write("seawall.toml", &configuration(&scene, nowhere, &settings));
         for command in ["check", "run"] {
-            let ended = run(
-                "seawall",
-                Command::new(binary()).arg(command).arg("--config").arg(&config),
-                PATIENCE,
-            );
-            assert_eq!(ended.code, Some(78), "{}", ended.stderr);
-            let both = ended.stderr.contains(said)
-                && ended.stderr.contains("tls.resumption.secret_file")
-                && ended.stderr.contains("/nowhere.pem");
-            assert!(both, "{command} {name}: {}", ended.stderr);
-            assert!(!ended.stderr.contains("horse") && !ended.stderr.contains("00112233"));
+            let (code, _, mistakes) = run(Command::new(binary()).arg(command).arg("--config").arg(&config));
+            assert_eq!(code, Some(78), "{mistakes}");
+            let both = mistakes.contains(said)
+                && mistakes.contains("tls.resumption.secret_file")
+                && mistakes.contains("/nowhere.pem");
+            assert!(both, "{command} {name}: {mistakes}");
+            assert!(!mistakes.contains("horse") && !mistakes.contains("00112233"));
         }
     }
     let settings = [("tls.resumption.secret_file", good.as_str())];
     let config = scene.write("seawall.toml", &configuration(&scene, nowhere, &settings));
-    let checked = run(
-        "seawall",
-        Command::new(binary()).arg("check").arg("--config").arg(&config),
-        PATIENCE,
-    );
-    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    let (code, _, mistakes) = run(Command::new(binary()).arg("check").arg("--config").arg(&config));
+    assert_eq!(code, Some(0), "{mistakes}");
 }

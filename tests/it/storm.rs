@@ -47,10 +47,7 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         .build()
         .unwrap();
 
-    let guess = runtime.block_on(capacity(Mosquitto::slow(&scene, ITERATIONS).address()));
-    let iterations = (f64::from(ITERATIONS) * guess / CAPACITY) as u32;
-    let broker = Mosquitto::slow(&scene, iterations);
-    let capacity = runtime.block_on(capacity(broker.address()));
+    let (broker, iterations, capacity) = runtime.block_on(broker_of_the_capacity(&scene));
     let limit = Duration::from_secs_f64(TIME_LIMIT * devices as f64 / capacity);
     let rate = format!("{:.1}", 0.8 * capacity);
     eprintln!(
@@ -94,6 +91,21 @@ fn a_fleet_in_lockstep_comes_in_and_the_connected_do_not_notice() {
         through_plain_proxy.joined < devices,
         "the storm was none: it needs no Seawall"
     );
+}
+
+/// A broker that serves about [`CAPACITY`], its iterations, and what it really serves. A machine that is busy while it is
+/// measured misleads: what is far off is measured again.
+async fn broker_of_the_capacity(scene: &Scene) -> (Mosquitto, u32, f64) {
+    let mut iterations = ITERATIONS;
+    for _ in 0..5 {
+        let broker = Mosquitto::slow(scene, iterations);
+        let measured = capacity(broker.address()).await;
+        if (0.8..1.25).contains(&(measured / CAPACITY)) {
+            return (broker, iterations, measured);
+        }
+        iterations = (f64::from(iterations) * measured / CAPACITY) as u32;
+    }
+    panic!("no number of iterations makes a broker of {CAPACITY} a second: the machine is too busy");
 }
 
 /// In the field every device has a processor of its own; here the fleet gives way to those whom it storms. (Of the

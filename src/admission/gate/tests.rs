@@ -11,8 +11,8 @@ const NO_LIMIT: Settings = Settings {
     resumed: None,
 };
 
-fn budget(rate: f64, burst: f64) -> Option<Budget> {
-    Some(Budget { rate, burst })
+const fn budget(rate: f64, burst: f64) -> Budget {
+    Budget { rate, burst }
 }
 
 fn at(milliseconds: u64) -> Moment {
@@ -207,7 +207,7 @@ fn a_budget_serves_the_newest_that_it_can_serve_in_time_and_turns_the_rest_away(
     let settings = Settings {
         max_in_flight: 1000,
         max_waiting: 1000,
-        full: budget(2.0, 1.0),
+        full: Some(budget(2.0, 1.0)),
         resumed: None,
     };
     let mut stage = Stage::new(&settings);
@@ -229,7 +229,7 @@ fn a_budget_serves_the_newest_that_it_can_serve_in_time_and_turns_the_rest_away(
 #[test]
 fn no_token_in_time_turns_away_at_once() {
     let mut stage = Stage::new(&Settings {
-        full: budget(0.1, 1.0),
+        full: Some(budget(0.1, 1.0)),
         ..NO_LIMIT
     });
     assert_eq!(stage.enter(Class::Full, at(0)), [Seen::In(0)]);
@@ -239,7 +239,7 @@ fn no_token_in_time_turns_away_at_once() {
 #[test]
 fn a_stranger_does_not_take_the_place_of_a_resumer_whose_token_has_come() {
     let mut stage = Stage::new(&Settings {
-        resumed: budget(1.0, 1.0),
+        resumed: Some(budget(1.0, 1.0)),
         ..NO_LIMIT
     });
     assert_eq!(stage.enter(Class::Resumed, at(0)), [Seen::In(0)]);
@@ -280,7 +280,7 @@ fn the_slowest_goes_when_places_run_out_and_no_sooner() {
 #[test]
 fn no_place_is_taken_away_for_one_who_has_no_token() {
     let mut stage = Stage::new(&Settings {
-        full: budget(0.5, 1.0),
+        full: Some(budget(0.5, 1.0)),
         ..NO_LIMIT
     });
     assert_eq!(stage.enter(Class::Full, at(0)), [Seen::In(0)]);
@@ -293,7 +293,7 @@ fn no_place_is_taken_away_for_one_who_has_no_token() {
 #[test]
 fn an_unused_place_gives_its_token_back() {
     let settings = Settings {
-        full: budget(0.5, 1.0),
+        full: Some(budget(0.5, 1.0)),
         ..NO_LIMIT
     };
     for (outcome, then) in [(Outcome::Unused, vec![Seen::In(1)]), (Outcome::Used, vec![])] {
@@ -308,7 +308,7 @@ fn an_unused_place_gives_its_token_back() {
 fn a_claim_that_fell_back_pays_the_full_price_up_to_a_bounded_debt() {
     let settings = Settings {
         max_in_flight: 1000,
-        full: budget(10.0, 10.0),
+        full: Some(budget(10.0, 10.0)),
         ..NO_LIMIT
     };
     let mut stage = Stage::new(&settings);
@@ -338,7 +338,7 @@ fn a_claim_that_fell_back_pays_the_full_price_up_to_a_bounded_debt() {
 #[test]
 fn a_reload_takes_effect_on_those_who_wait() {
     let mut stage = Stage::new(&Settings {
-        full: budget(0.5, 1.0),
+        full: Some(budget(0.5, 1.0)),
         ..NO_LIMIT
     });
     stage.enter(Class::Full, at(0));
@@ -420,7 +420,7 @@ fn resumers_are_through_before_strangers_begin() {
 }
 
 /// One step of a random history.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
     Enter(Class, u64),
     Finish(usize, Outcome),
@@ -447,7 +447,8 @@ fn step() -> impl Strategy<Value = Step> {
 fn any_budget() -> impl Strategy<Value = Option<Budget>> {
     prop_oneof![
         Just(None),
-        (1_u32..200, 1_u32..5).prop_map(|(rate, burst)| budget(f64::from(rate) / 10.0, f64::from(burst)))
+        (1_u32..200, 1_u32..5)
+            .prop_map(|(rate, burst)| Some(budget(f64::from(rate) / 10.0, f64::from(burst))))
     ]
 }
 
