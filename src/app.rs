@@ -125,7 +125,13 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .iter()
         .map(|server| server.name.clone())
         .collect();
-    let metrics = Metrics::new(&names)?;
+    let lanes: Vec<String> = config
+        .admission
+        .lanes
+        .iter()
+        .map(|lane| lane.name.clone())
+        .collect();
+    let metrics = Metrics::new(&names, &lanes)?;
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
     let pool = Arc::new(Pool::start()?);

@@ -42,7 +42,7 @@ fn admin(panics: bool) -> Admin {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
     })
     .unwrap();
-    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned(), "unix:/run/mqtt".to_owned()]).unwrap();
+    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned(), "unix:/run/mqtt".to_owned()], &[]).unwrap();
     let daemon = Arc::new(Daemon {
         ready: Mutex::new(Ok(())),
         panics,

@@ -3,6 +3,7 @@
 
 mod admission;
 mod gate;
+mod refusal;
 mod tls;
 mod upstream;
 
@@ -11,13 +12,13 @@ use std::time::Duration;
 use super::Config;
 use super::address::{LISTEN, NETWORK};
 use super::keys::Change::{OnReload, OnRestart};
-use super::kind::{Choice, Number, Parsed, Switch, Whole};
+use super::kind::{Choice, Number, Parsed, Whole};
 use super::list::List;
 use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, connection, listener, proxy_header, refusal, relay};
+use crate::{admin, connection, listener, proxy_header, relay};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -44,7 +45,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let (handshake_timeout, gate) = root.table("handshake", gate::handshake);
     let (connect_timeout, connect_max_size) = root.table("connect", connect);
     let (mut admission, sources) = root.table("admission", admission::table);
-    let refusal = root.table("refusal", refusal);
+    let refusal = root.table("refusal", refusal::table);
     let (upstream, breaker) = root.table("upstream", upstream::table);
     admission.breaker = breaker;
     admission.servers = upstream.servers.len();
@@ -142,19 +143,6 @@ fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {
         256 * KIB,
     );
     (timeout, max_size as usize)
-}
-
-fn refusal(table: &mut Table<'_, '_>) -> refusal::Settings {
-    let methods = Choice(&[
-        ("connack", refusal::Method::Connack),
-        ("close", refusal::Method::Close),
-    ]);
-    refusal::Settings {
-        // A CONNACK is what the specification asks for; to some libraries it is final, and they need "close".
-        method: table.key("method", OnReload, &methods, refusal::Method::Connack),
-        // Costs 30 bytes, and tells whoever reads the device's log why.
-        reason_string: table.key("reason_string", OnReload, &Switch, true),
-    }
 }
 
 fn relay(table: &mut Table<'_, '_>) -> relay::Settings {

@@ -93,7 +93,7 @@ async fn wait_for_turn(
 }
 
 /// Ready when the client is gone. What it sends meanwhile is kept, up to a bound.
-async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
+pub(super) async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
     let most = bytes.len() + AHEAD;
     while bytes.len() < most {
         if let Ok(0) | Err(_) = client.read_buf(bytes).await {

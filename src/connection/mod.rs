@@ -6,6 +6,7 @@ mod introduce;
 mod open;
 mod origin;
 mod receive;
+mod refuse;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +22,13 @@ use self::handshake::NoHandshake;
 use self::open::{NoSession, Opened};
 use self::origin::NoOrigin;
 use self::receive::NoConnect;
-use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
 use crate::gate::{Gate, Visitor};
 use crate::mqtt::Protocol;
-use crate::mqtt::connect::{Connect, ConnectError};
+use crate::mqtt::connect::Connect;
 use crate::proxy_header::{self, Header};
-use crate::reason::Reason;
-use crate::refusal::{self, Addressee};
+use crate::refusal::{self, Delayed};
 use crate::relay::{self, Start, Traffic};
 use crate::socket;
 use crate::telemetry::Telemetry;
@@ -76,6 +75,7 @@ pub struct House {
     telemetry: Telemetry,
     tasks: Tasks,
     traffic: Traffic,
+    delayed: Delayed,
     accepted: AtomicU64,
 }
 
@@ -101,6 +101,7 @@ impl House {
             telemetry,
             tasks,
             traffic: Traffic::default(),
+            delayed: Delayed::default(),
             accepted,
         })
     }
@@ -207,7 +208,7 @@ impl Life<'_> {
 
         let opened = match self.find_broker(&mut client, bytes, &connect).await {
             Ok(opened) => opened,
-            Err(NoSession::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
+            Err(NoSession::Refused(refusal)) => return self.refuse(client, connect, refusal).await,
             Err(NoSession::LeftBefore) => return self.left("left before its turn"),
             Err(NoSession::Left) => return End::by(Side::Client, "left before the CONNACK"),
         };
@@ -314,36 +315,6 @@ impl Life<'_> {
             bytes_up: answer.bytes_up + end.bytes_up,
             bytes_down: answer.bytes_down + end.bytes_down,
         }
-    }
-
-    /// Tells a client why it does not get in.
-    async fn refuse(&mut self, client: Client, connect: &Connect, refusal: Refusal) -> End {
-        self.attempt.decision = Some(Decision::Refused(refusal.reason));
-        self.phase.to(Phase::Refusing);
-        let addressee = Addressee {
-            version: connect.version,
-            maximum_packet_size: connect.maximum_packet_size,
-        };
-        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
-        refusal::close(client, answer.as_deref()).await;
-        End::by(Side::Proxy, refusal.reason.word())
-    }
-
-    /// Answers what can't be accepted as MQTT.
-    async fn refuse_invalid(&mut self, client: Client, error: ConnectError) -> End {
-        let (reason, answer) = refusal::answer_invalid(error);
-        self.attempt.decision = Some(Decision::Invalid(reason));
-        self.phase.to(Phase::Refusing);
-        refusal::close(client, answer.as_deref()).await;
-        End::by(Side::Proxy, reason.map_or("no MQTT", Reason::word))
-    }
-
-    /// Closes on a client that has not sent a whole CONNECT in time.
-    async fn give_up_waiting(&mut self, client: Client) -> End {
-        self.attempt.decision = Some(Decision::TimedOut);
-        self.phase.to(Phase::Refusing);
-        refusal::close(client, None).await;
-        End::by(Side::Proxy, "no CONNECT in time")
     }
 
     fn left(&mut self, cause: &'static str) -> End {

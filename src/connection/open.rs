@@ -67,6 +67,7 @@ impl Life<'_> {
     ) -> Result<Opened, NoSession> {
         let door = &self.house.door;
         let mut arrival = self.arrival(client, connect);
+        self.attempt.lane = Some(arrival.lane);
         let came = door.now();
         loop {
             let permit = self.admit(client, &mut bytes, &arrival).await?;

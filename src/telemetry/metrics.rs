@@ -5,6 +5,7 @@
 //! children of all label sets are resolved once, at start. A whole connection costs about 25 additions and 3
 //! observations, 0.7 µs in a debug build; a scrape 0.3 ms with 9,000 descriptors open.
 
+mod brokers;
 mod families;
 mod files;
 
@@ -15,7 +16,8 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
-use self::families::{Admission, Clients, Gate, Upstream, add, build_info};
+use self::brokers::Upstream;
+use self::families::{Admission, Clients, Gate, add, build_info};
 use self::files::Files;
 use super::ending::{Attempt, Ending, Phase};
 use super::labels::{Each, Label};
@@ -50,16 +52,17 @@ pub struct Totals {
 
 impl Metrics {
     /// Registers everything, with a series for every combination of labels, so that the size of a scrape does not
-    /// depend on traffic. `servers` are the brokers as written in the configuration, in the order of their index.
+    /// depend on traffic. `servers` are the brokers as written in the configuration, in the order of their index;
+    /// `lanes` are the names of `admission.lanes`.
     ///
     /// An error is a name or label that Prometheus does not allow: a bug of ours.
-    pub fn new(servers: &[String]) -> Result<Arc<Self>, prometheus::Error> {
+    pub fn new(servers: &[String], lanes: &[String]) -> Result<Arc<Self>, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         build_info(&registry)?;
         let clients = Clients::new(&registry)?;
         let gate = Gate::new(&registry)?;
-        let admission = Admission::new(&registry)?;
+        let admission = Admission::new(&registry, lanes)?;
         let upstreams = Upstream::all(&registry, servers)?;
         let files = Files::new(&registry)?;
         Ok(Arc::new(Self {
@@ -102,7 +105,7 @@ impl Metrics {
         if let Some(decision) = attempt.decision
             && first(&mut attempt.counted.decision)
         {
-            self.admission.decision(decision, attempt.protocol, attempt.held);
+            self.admission.decision(decision, attempt);
         }
         if let (Some(server), Some((code, latency))) = (attempt.server, attempt.connack)
             && first(&mut attempt.counted.connack)
@@ -181,8 +184,8 @@ impl Metrics {
             connections: self.clients.accepted.get(),
             shed: values(&self.clients.shed),
             handshakes: sums(&self.clients.handshakes),
-            decisions: sums(&self.admission.connects),
-            refused: sums(&self.admission.refused),
+            decisions: self.admission.decisions(),
+            refused: self.admission.refusals(),
             dry_run: values(&self.admission.dry_run),
             relay_bytes_up: self.clients.bytes_up.get(),
             relay_bytes_down: self.clients.bytes_down.get(),
@@ -194,6 +197,10 @@ impl Metrics {
         self.admission.rate.set(snapshot.rate);
         self.admission.tokens.set(snapshot.tokens);
         self.admission.in_flight.set(i64::from(snapshot.in_flight));
+        self.admission.window.set(i64::from(snapshot.window));
+        let count = |gauge: &IntGauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        count(&self.admission.appointments, snapshot.appointments);
+        count(&self.admission.bad_credentials, snapshot.bad_credentials);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

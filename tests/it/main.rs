@@ -35,6 +35,7 @@ mod operator;
 mod peers;
 mod policies;
 mod proxy_header;
+mod refusals;
 mod relay;
 mod resilient_client;
 mod resumption;
