@@ -22,6 +22,7 @@ use crate::drain::Tasks;
 use crate::gate::Gate;
 use crate::listener::{self, BindError, Places};
 use crate::telemetry::Telemetry;
+use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::Metrics;
 use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
@@ -46,6 +47,9 @@ pub enum StartError {
     /// The admin side can't be started (exit 71).
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// The audit log can't be written (exit 71).
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The operating system refuses something else (exit 71).
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),
@@ -79,6 +83,7 @@ pub struct Running {
     door: Arc<Door>,
     metrics: Arc<Metrics>,
     places: Arc<Places>,
+    house: Arc<House>,
     reloader: Option<Reloader>,
 }
 
@@ -96,13 +101,17 @@ pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartErr
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    tracing::info!(connections = running.places.taken(), "draining");
+    running.tell("draining");
     let ended = tokio::select! {
         () = running.drain() => Ended::Drained,
         _ = interrupt.recv() => Ended::CutShort,
         _ = terminate.recv() => Ended::CutShort,
     };
-    tracing::info!(?ended, "stopped");
+    running.tell(match ended {
+        Ended::Drained => "drained",
+        Ended::CutShort => "cut short",
+    });
+    running.house.telemetry().audit().inspect(|audit| audit.close());
     Ok(ended)
 }
 
@@ -132,6 +141,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .map(|lane| lane.name.clone())
         .collect();
     let metrics = Metrics::new(&names, &lanes)?;
+    let telemetry = telemetry(config.audit, &metrics)?;
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
     let pool = Arc::new(Pool::start()?);
@@ -154,7 +164,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         pool,
         Arc::clone(&door),
         Arc::clone(&brokers),
-        Telemetry::new(Arc::clone(&metrics)),
+        telemetry,
         tasks.clone(),
     );
     let reloader = Reloader::new(
@@ -179,7 +189,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         door: Arc::clone(&door),
         brokers,
         metrics: Arc::clone(&metrics),
-        house,
+        house: Arc::clone(&house),
         tasks: tasks.clone(),
     };
     let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
@@ -190,7 +200,16 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         door,
         metrics,
         places,
+        house,
         reloader: Some(reloader),
+    })
+}
+
+fn telemetry(audit: Option<audit::Settings>, metrics: &Arc<Metrics>) -> Result<Telemetry, AuditError> {
+    let telemetry = Telemetry::new(Arc::clone(metrics));
+    Ok(match audit {
+        Some(settings) => telemetry.with_audit(Audit::start(settings, Arc::clone(metrics))?),
+        None => telemetry,
     })
 }
 
@@ -231,9 +250,10 @@ fn accept(
     let connections = tasks.clone();
     let serve = move |socket, source, place| {
         let house = Arc::clone(&house);
+        let accepted = tokio::time::Instant::now();
         // Called in here: a life that is brought along takes its room in the task twice.
         connections.spawn(async move {
-            house.serve(socket, source).await;
+            house.serve(socket, source, accepted).await;
             drop(place);
         });
     };
@@ -282,6 +302,16 @@ impl Running {
         writeln!(out, "admin {}", self.admin())?;
         writeln!(out, "ready")?;
         out.flush()
+    }
+
+    /// Tells log and audit how far the drain has come.
+    fn tell(&self, state: &'static str) {
+        let connections = self.places.taken();
+        tracing::info!(connections, "{state}");
+        if let Some(audit) = self.house.telemetry().audit() {
+            let details = [("state", state), ("connections", &connections.to_string())];
+            audit.change(Change::Drain, audit::details(&details));
+        }
     }
 
     /// Closes every connection in order, and ends when the last is gone or the limit is reached. Newcomers are

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::connection::House;
+use crate::telemetry::audit::{self, Change};
 use crate::telemetry::metrics::{Metrics, Reload};
 use crate::telemetry::wall_clock;
 use crate::tls::{self, Acceptor, Fingerprint, LoadError};
@@ -67,6 +68,9 @@ impl Reloader {
     /// Reads the files if that was `asked` for, or if they have changed.
     async fn look(&mut self, asked: bool) {
         self.tell_what_expired();
+        if asked && let Some(audit) = self.house.telemetry().audit() {
+            audit.reopen();
+        }
         let (settings, known) = (self.settings.clone(), self.seen.clone());
         let acceptor = self.acceptor.clone();
         let read = aside(move || {
@@ -91,16 +95,25 @@ impl Reloader {
             Ok(acceptor) => {
                 self.house.replace_tls(&acceptor);
                 self.metrics.reloaded(Reload::Done);
+                self.audit("done", why);
                 tracing::info!(why, "certificates are reloaded");
                 show(&acceptor, &self.metrics);
                 self.acceptor = acceptor;
             }
             Err(errors) => {
                 self.metrics.reloaded(Reload::Refused);
+                self.audit("refused", why);
                 for error in errors {
                     tracing::error!(why, %error, "certificates are not reloaded: those in effect stay");
                 }
             }
+        }
+    }
+
+    fn audit(&self, result: &str, why: &str) {
+        if let Some(audit) = self.house.telemetry().audit() {
+            let details = [("what", "certificates"), ("result", result), ("why", why)];
+            audit.change(Change::Reload, audit::details(&details));
         }
     }
 

@@ -50,6 +50,8 @@ pub struct Config {
     pub relay: crate::relay::Settings,
     /// `[admin]`
     pub admin: crate::admin::Settings,
+    /// `[audit]`; `None`: it has no path.
+    pub audit: Option<crate::telemetry::audit::Settings>,
     /// `[log]`
     pub log: crate::telemetry::log::Settings,
     keys: Vec<Key>,

@@ -2,6 +2,7 @@
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
 mod admission;
+mod audit;
 mod gate;
 mod refusal;
 mod tls;
@@ -64,6 +65,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
         upstream,
         relay: root.table("relay", relay),
         admin: root.table("admin", admin),
+        audit: root.table("audit", audit::table),
         log: root.table("log", log),
         keys: Vec::new(),
     }

@@ -13,8 +13,9 @@ use crate::telemetry::ending::{HandshakeFailure, HandshakeKind, Side};
 use crate::telemetry::metrics::Shed;
 use crate::tls::hello::{self, Hello, HelloError, Progress};
 
-/// The ClientHello is read in steps of at most this: most fit into one.
-const READ_STEP: usize = 2048;
+/// Room for the first step of reading a ClientHello: one with the usual key shares and a ticket fits. Who waits for a
+/// place keeps it, and many wait.
+const FIRST_STEP: usize = 1024;
 
 /// Why TLS is not up.
 pub(super) enum NoHandshake {
@@ -83,8 +84,10 @@ impl Life<'_> {
         }
 
         let (tls, pool) = (&self.rules.tls, self.house.pool.as_ref());
+        // Boxed: its 5 kB are needed by those who have a place, not by those who wait, and not by the session.
+        let handshake = Box::pin(tls.accept(socket, bytes, deadline, self.accepted, pool));
         let shaken = tokio::select! {
-            shaken = tls.accept(socket, bytes, deadline, self.accepted, pool) => shaken?,
+            shaken = handshake => shaken?,
             () = place.taken_away() => return Err(HandshakeFailure::TooSlow.into()),
         };
         let fell_back = class == Class::Resumed && shaken.handshake.kind == HandshakeKind::Full;
@@ -140,7 +143,7 @@ async fn read_hello(
                 }
             }
         }
-        bytes.reserve(READ_STEP);
+        bytes.reserve_exact(wanted.saturating_sub(bytes.len()).max(FIRST_STEP));
         match timeout_at(deadline, socket.read_buf(bytes)).await {
             Err(_) => return Err(HandshakeFailure::Timeout),
             Ok(Ok(0) | Err(_)) => return Err(HandshakeFailure::Gone),

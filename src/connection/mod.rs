@@ -106,6 +106,11 @@ impl House {
         })
     }
 
+    /// What connections report to.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
+    }
+
     /// Bytes relayed by all connections.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
@@ -119,31 +124,28 @@ impl House {
         });
     }
 
-    /// Serves one socket, accepted just now, until its end, and writes down how it ended.
-    pub fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr) -> impl Future<Output = ()> + Send {
-        // Not when its task first runs: in a crowd that is in another order, and the gate wants the newest first.
-        let accepted = Instant::now();
-        async move {
-            let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
-            let mut life = Life {
-                rules: self.rules.load_full(),
-                accepted,
-                attempt: Attempt::new(number, source),
-                header: None,
-                phase: self.telemetry.metrics().enter(Phase::Handshake),
-                house: &self,
-            };
-            let end = life.live(socket).await;
-            let ending = Ending {
-                side: end.side,
-                phase: life.phase.phase(),
-                cause: end.cause,
-                lasted: life.accepted.elapsed(),
-                bytes_up: end.bytes_up,
-                bytes_down: end.bytes_down,
-            };
-            self.telemetry.record(&mut life.attempt, &ending);
-        }
+    /// Serves one socket until its end, and writes down how it ended. It was accepted at `accepted`, which is not when its
+    /// task first runs: in a crowd that is in another order, and the gate wants the newest first.
+    pub async fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr, accepted: Instant) {
+        let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut life = Life {
+            rules: self.rules.load_full(),
+            accepted,
+            attempt: Attempt::new(number, source),
+            header: None,
+            phase: self.telemetry.metrics().enter(Phase::Handshake),
+            house: &self,
+        };
+        let end = life.live(socket).await;
+        let ending = Ending {
+            side: end.side,
+            phase: life.phase.phase(),
+            cause: end.cause,
+            lasted: life.accepted.elapsed(),
+            bytes_up: end.bytes_up,
+            bytes_down: end.bytes_down,
+        };
+        self.telemetry.record(&mut life.attempt, &ending);
     }
 }
 
@@ -190,8 +192,7 @@ impl Life<'_> {
             Err(end) => return end,
         };
 
-        // Boxed: what a handshake needs is freed with it.
-        let mut client = match Box::pin(self.shake_hands(socket, begun)).await {
+        let mut client = match self.shake_hands(socket, begun).await {
             Ok(client) => client,
             Err(without) => return without.end(),
         };

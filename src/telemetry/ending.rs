@@ -255,16 +255,29 @@ pub struct Attempt {
     pub server: Option<usize>,
     /// The broker's CONNACK code and its latency.
     pub connack: Option<(u8, Duration)>,
-    /// What the metrics have counted of it so far.
+    /// What metrics and audit have taken down of it so far.
     pub(super) counted: Counted,
 }
 
-/// Which parts of an [`Attempt`] are in the metrics already: each goes in once, as soon as it is known.
+/// Which parts of an [`Attempt`] are taken down already: each goes in once, as soon as it is known.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "four independent facts, no state machine"
+)]
 pub(super) struct Counted {
     pub(super) handshake: bool,
     pub(super) decision: bool,
     pub(super) connack: bool,
+    /// Whether its line is in the audit log.
+    pub(super) audit: bool,
+}
+
+impl Counted {
+    /// Whether `part` was not taken down before; it is from here on.
+    pub(super) fn first(part: &mut bool) -> bool {
+        !std::mem::replace(part, true)
+    }
 }
 
 impl Attempt {

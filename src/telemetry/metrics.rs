@@ -1,4 +1,4 @@
-//! What is counted of every connection. The names are in `families`, what they mean in `docs/metrics.md`; a test holds
+//! What is counted of every connection. The names are in `families.rs`, what they mean in `docs/metrics.md`; a test holds
 //! the two against each other.
 //!
 //! An event costs one relaxed atomic addition (5 ns; 14 ns when two cores meet on it), a histogram's 22 to 122 ns: the
@@ -17,10 +17,10 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
 use self::brokers::Upstream;
-use self::families::{Admission, Clients, Gate, add, build_info};
+use self::families::{Admission, Audit, Clients, Gate, add, build_info};
 use self::files::Files;
-use super::ending::{Attempt, Ending, Phase};
-use super::labels::{Each, Label};
+use super::ending::{Attempt, Counted, Ending, Phase};
+use super::labels::{Each, EachLane, Label};
 pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
 use crate::admission::breaker::State;
@@ -34,7 +34,9 @@ pub struct Metrics {
     gate: Gate,
     admission: Admission,
     upstreams: Vec<Upstream>,
+    lanes: EachLane<String>,
     files: Files,
+    audit: Audit,
 }
 
 /// Figures since the start of the process, for `/status`: the same that `/metrics` shows. Keys are the label values.
@@ -66,12 +68,14 @@ impl Metrics {
         let upstreams = Upstream::all(&registry, servers)?;
         let files = Files::new(&registry)?;
         Ok(Arc::new(Self {
-            registry,
             clients,
             gate,
             admission,
             upstreams,
+            lanes: EachLane::build(lanes, ToOwned::to_owned),
             files,
+            audit: Audit::new(&registry)?,
+            registry,
         }))
     }
 
@@ -98,17 +102,17 @@ impl Metrics {
     /// Counts what has become known of `attempt` since the last call: handshake, decision, hold, CONNACK, each once.
     pub(super) fn observe(&self, attempt: &mut Attempt) {
         if let Some(handshake) = attempt.handshake
-            && first(&mut attempt.counted.handshake)
+            && Counted::first(&mut attempt.counted.handshake)
         {
             self.clients.handshake(handshake);
         }
         if let Some(decision) = attempt.decision
-            && first(&mut attempt.counted.decision)
+            && Counted::first(&mut attempt.counted.decision)
         {
             self.admission.decision(decision, attempt);
         }
         if let (Some(server), Some((code, latency))) = (attempt.server, attempt.connack)
-            && first(&mut attempt.counted.connack)
+            && Counted::first(&mut attempt.counted.connack)
             && let Some(upstream) = self.upstreams.get(server)
         {
             upstream.connack(code, latency);
@@ -169,6 +173,26 @@ impl Metrics {
             .map(|upstream| (upstream.name.as_str(), upstream.up.get() == 1))
     }
 
+    /// The name of a lane by its index, as it is in the label.
+    pub(super) fn lane(&self, lane: Option<usize>) -> &str {
+        self.lanes.get(lane)
+    }
+
+    /// The broker with this index as configured.
+    pub(super) fn server(&self, server: usize) -> Option<&str> {
+        self.upstreams.get(server).map(|upstream| upstream.name.as_str())
+    }
+
+    /// What the audit log says of itself.
+    pub(super) fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Sockets closed before TLS, by reason.
+    pub(super) fn sheds(&self) -> BTreeMap<&'static str, u64> {
+        values(&self.clients.shed)
+    }
+
     /// Open connections by phase.
     pub fn phases(&self) -> BTreeMap<&'static str, i64> {
         self.clients
@@ -182,7 +206,7 @@ impl Metrics {
     pub fn totals(&self) -> Totals {
         Totals {
             connections: self.clients.accepted.get(),
-            shed: values(&self.clients.shed),
+            shed: self.sheds(),
             handshakes: sums(&self.clients.handshakes),
             decisions: self.admission.decisions(),
             refused: self.admission.refusals(),
@@ -218,11 +242,6 @@ fn sums<A: Label, B: Label>(counters: &Each<A, Each<B, IntCounter>>) -> BTreeMap
         .iter()
         .map(|(label, inner)| (label, sum(inner)))
         .collect()
-}
-
-/// Whether `counted` was false; it is true afterwards.
-fn first(counted: &mut bool) -> bool {
-    !std::mem::replace(counted, true)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What can be seen: metrics, audit, log, and the [`ending::Ending`] from which all three are written.
 
+pub mod audit;
 pub mod ending;
 mod labels;
 pub mod log;
@@ -9,18 +10,34 @@ mod phase;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use self::ending::{Attempt, Ending};
+use self::audit::Audit;
+use self::ending::{Attempt, Counted, Ending, Phase};
 use self::metrics::Metrics;
 
 /// What a connection reports to. One for the process, shared by all connections.
 pub struct Telemetry {
     metrics: Arc<Metrics>,
+    audit: Option<Audit>,
 }
 
 impl Telemetry {
-    /// Reports into `metrics`.
+    /// Reports into `metrics`, and into no audit log.
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics }
+        Self { metrics, audit: None }
+    }
+
+    /// Reports into `audit` as well.
+    #[must_use]
+    pub fn with_audit(self, audit: Audit) -> Self {
+        Self {
+            audit: Some(audit),
+            ..self
+        }
+    }
+
+    /// The audit log, where there is one: for changes of state, and to reopen it.
+    pub fn audit(&self) -> Option<&Audit> {
+        self.audit.as_ref()
     }
 
     /// For what is counted while a connection lives: phases, sheds, bytes, brokers.
@@ -33,12 +50,29 @@ impl Telemetry {
     /// too many do no harm, and [`Self::record`] makes up for those left out.
     pub fn observe(&self, attempt: &mut Attempt) {
         self.metrics.observe(attempt);
+        if attempt.decision.is_some() {
+            self.audit_attempt(attempt);
+        }
     }
 
-    /// Takes down the end of a connection: metrics and one debug line. Called once a connection, on every path.
+    /// Takes down the end of a connection: metrics, audit and one debug line. Called once a connection, on every path.
     pub fn record(&self, attempt: &mut Attempt, ending: &Ending) {
         self.metrics.record(attempt, ending);
+        self.audit_attempt(attempt);
+        if let Some(audit) = &self.audit
+            && ending.phase == Phase::Relaying
+        {
+            audit.end(attempt, ending);
+        }
         debug_line(attempt, ending);
+    }
+
+    fn audit_attempt(&self, attempt: &mut Attempt) {
+        if let Some(audit) = &self.audit
+            && Counted::first(&mut attempt.counted.audit)
+        {
+            audit.attempt(attempt);
+        }
     }
 }
 

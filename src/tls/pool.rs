@@ -18,9 +18,9 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// Added to the nice value of the process. At 10 a thread gets a tenth of what a thread of the runtime gets that
-/// wants the same core, and all of it when none does.
-const NICE: i32 = 10;
+/// Added to the nice value of the process: a thread gets a third of what a thread of the runtime gets that wants the same
+/// core, and all of it when none does. Nicer, it would starve beside other processes that keep all cores busy.
+const NICE: i32 = 5;
 
 /// The largest nice value there is (setpriority(2)).
 const NICEST: i32 = 19;

@@ -1,10 +1,10 @@
 //! Tickets: a returning client is resumed by any replica and by the next start of the process, as long as they have the same
 //! secret. Nothing is remembered for a client; what the TLS library wants to find again travels in the ticket, sealed.
 //!
-//! - Keys are derived from the secret and the window of rotation ([`key`]): there is nothing to hand from replica to replica.
-//! - A ticket lives for `lifetime`, also when the wall clock is stepped ([`clock`]).
+//! - Keys are derived from the secret and the window of rotation (`key`): there is nothing to hand from replica to replica.
+//! - A ticket lives for `lifetime`, also when the wall clock is stepped (`clock`).
 //! - It is bound to the client-authentication policy under which it was issued, and the client's certificate is checked again when
-//!   it is redeemed ([`session`]): the TLS library would do neither. It binds the ticket to the server name itself.
+//!   it is redeemed (`session`): the TLS library would do neither. It binds the ticket to the server name itself.
 //! - A ticket that is not taken is no failure: a full handshake follows.
 
 mod clock;
@@ -234,7 +234,7 @@ pub struct Ticketer {
 }
 
 impl Ticketer {
-    /// Whether a ticket that a client claims to have is one of ours and lives, by symmetric cryptography alone (1 to 3 µs).
+    /// Whether a ticket that a client claims to have is one of ours and lives, by symmetric cryptography alone (0.5 µs, 1.6 for a forgery).
     /// Good for an order of precedence, and for nothing else: whoever saw the ticket on the wire can claim it, and the
     /// client's certificate is not looked at before the ticket is redeemed.
     pub fn opens(&self, ticket: &[u8]) -> bool {

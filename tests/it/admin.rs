@@ -37,9 +37,7 @@ async fn metrics_have_the_names_of_the_contract() {
     let daemon = Daemon::start(&scene, broker.address(), &[]);
     Device::join(&daemon, Connect::v5("one")).await.close().await;
     let metrics = daemon
-        .metrics_until("a whole life", |m| {
-            m.sum("seawall_closed_total", &[("side", "client")]) == 1.0
-        })
+        .counts("seawall_closed_total", &[("side", "client")], 1.0)
         .await;
     for name in NAMES {
         assert!(
@@ -90,17 +88,13 @@ async fn ids_and_addresses_are_no_labels() {
         .await
         .close()
         .await;
-    daemon
-        .metrics_until("closed", |m| m.sum("seawall_closed_total", &[]) == 1.0)
-        .await;
+    daemon.counts("seawall_closed_total", &[], 1.0).await;
     let before = daemon.metrics().await.series();
     for number in 0..100 {
         let id = format!("label-{number}");
         Device::join(&daemon, Connect::v311(&id)).await.close().await;
     }
-    daemon
-        .metrics_until("closed", |m| m.sum("seawall_closed_total", &[]) == 101.0)
-        .await;
+    daemon.counts("seawall_closed_total", &[], 101.0).await;
     assert_eq!(daemon.metrics().await.series(), before);
     assert!(
         !http::get(daemon.admin(), "/metrics")
@@ -157,11 +151,7 @@ async fn not_ready_while_no_broker_is_usable() {
     assert_eq!(device.packet().await[3], 3);
     assert_ne!(http::get(daemon.admin(), "/readyz").await.status, 200);
     assert_eq!(http::get(daemon.admin(), "/healthz").await.status, 200);
-    daemon
-        .metrics_until("a broker that is down", |m| {
-            m.sum("seawall_upstream_up", &[]) == 0.0
-        })
-        .await;
+    daemon.counts("seawall_upstream_up", &[], 0.0).await;
 }
 
 #[tokio::test]
@@ -179,7 +169,7 @@ async fn ready_again_once_the_broker_is_back() {
     .await;
     let _session = Device::join(&daemon, Connect::v311("back")).await;
     assert_eq!(http::get(daemon.admin(), "/readyz").await.status, 200);
-    assert_eq!(daemon.metrics().await.sum("seawall_upstream_up", &[]), 1.0);
+    daemon.counts("seawall_upstream_up", &[], 1.0).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Who is let through, who waits, and who is refused: seen from both ends.
 
 use crate::rig::device::hex;
+use crate::rig::http::Metrics;
 use crate::rig::packet::{self, accepted, connack_v3, connack_v5};
 use crate::rig::{Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, eventually};
 use std::time::{Duration, Instant};
@@ -44,8 +45,10 @@ async fn two_thousand_connects_at_fifty_a_second() {
         "{admitted} admitted"
     );
     assert_eq!(sockets, admitted, "Mosquitto saw a client that was refused");
-    let metrics = daemon.metrics().await;
     let refused = CONNECTS as usize - admitted;
+    let metrics = daemon
+        .counts("seawall_connects_total", &[], CONNECTS.into())
+        .await;
     assert_eq!(
         metrics.sum("seawall_refused_total", &[("reason", "rate")]) as usize,
         refused
@@ -126,12 +129,12 @@ async fn held_clients_come_in_by_age_and_the_rest_is_refused_at_once() {
         order.push(String::from_utf8(connect[14..16].to_vec()).unwrap());
     }
     assert!(order.is_sorted(), "not by age: {order:?}");
-    let metrics = daemon.metrics().await;
-    assert!(
-        metrics.sum("seawall_hold_seconds_count", &[]) >= 18.0,
-        "{metrics}"
-    );
-    assert_eq!(metrics.sum("seawall_connections_open", &[("phase", "held")]), 0.0);
+    daemon
+        .metrics_until("eighteen or more that were held, and none that is", |m| {
+            m.sum("seawall_hold_seconds_count", &[]) >= 18.0
+                && m.sum("seawall_connections_open", &[("phase", "held")]) == 0.0
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -153,17 +156,13 @@ async fn the_hold_has_a_limit() {
         held.push(device);
     }
     daemon
-        .metrics_until("three held", |m| {
-            m.sum("seawall_connections_open", &[("phase", "held")]) == 3.0
-        })
+        .counts("seawall_connections_open", &[("phase", "held")], 3.0)
         .await;
     let mut device = Device::dial(&daemon).await;
     device.send(&Connect::v311("fourth").bytes()).await;
     device.expect_last(&connack_v3(3)).await;
     daemon
-        .metrics_until("hold-full", |m| {
-            m.sum("seawall_refused_total", &[("reason", "hold-full")]) == 1.0
-        })
+        .counts("seawall_refused_total", &[("reason", "hold-full")], 1.0)
         .await;
 }
 
@@ -186,9 +185,7 @@ async fn a_held_client_that_leaves_costs_no_token() {
         leaving.push(device);
     }
     daemon
-        .metrics_until("six held", |m| {
-            m.sum("seawall_connections_open", &[("phase", "held")]) == 6.0
-        })
+        .counts("seawall_connections_open", &[("phase", "held")], 6.0)
         .await;
     let mut patient = Device::dial(&daemon).await;
     patient.send(&Connect::v311("patient").bytes()).await;
@@ -207,9 +204,7 @@ async fn a_held_client_that_leaves_costs_no_token() {
     );
     assert_eq!(broker.visits(), 2);
     daemon
-        .metrics_until("six left", |m| {
-            m.sum("seawall_connects_total", &[("decision", "left")]) == 6.0
-        })
+        .counts("seawall_connects_total", &[("decision", "left")], 6.0)
         .await;
 }
 
@@ -237,28 +232,16 @@ async fn no_more_are_in_flight_than_allowed() {
         device.send(&Connect::v311("in flight").bytes()).await;
         waiting.push(device);
     }
-    daemon
-        .metrics_until("two in flight", |m| {
-            m.sum("seawall_upstream_in_flight", &[]) == 2.0
-        })
-        .await;
+    daemon.counts("seawall_upstream_in_flight", &[], 2.0).await;
     refused_in_flight(&daemon).await;
 
     // A client that leaves gives its place back, as soon as the broker has seen it leave.
     waiting.pop().unwrap().reset();
-    daemon
-        .metrics_until("one in flight", |m| {
-            m.sum("seawall_upstream_in_flight", &[]) == 1.0
-        })
-        .await;
+    daemon.counts("seawall_upstream_in_flight", &[], 1.0).await;
     let mut device = Device::dial(&daemon).await;
     device.send(&Connect::v311("next").bytes()).await;
     waiting.push(device);
-    daemon
-        .metrics_until("two in flight", |m| {
-            m.sum("seawall_upstream_in_flight", &[]) == 2.0
-        })
-        .await;
+    daemon.counts("seawall_upstream_in_flight", &[], 2.0).await;
     refused_in_flight(&daemon).await;
 
     // An answer gives it back.
@@ -267,8 +250,7 @@ async fn no_more_are_in_flight_than_allowed() {
         device.expect_packet(&accepted(4)).await;
     }
     let _session = Device::join(&daemon, Connect::v311("after")).await;
-    let metrics = daemon.metrics().await;
-    assert_eq!(metrics.sum("seawall_upstream_in_flight", &[]), 0.0);
+    let metrics = daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
     assert_eq!(
         metrics.sum("seawall_connack_seconds_count", &[]),
         3.0,
@@ -277,18 +259,14 @@ async fn no_more_are_in_flight_than_allowed() {
 }
 
 async fn refused_in_flight(daemon: &Daemon) {
-    let before = daemon
-        .metrics()
-        .await
-        .sum("seawall_refused_total", &[("reason", "in-flight")]);
+    let refusals = |m: &Metrics| m.sum("seawall_refused_total", &[("reason", "in-flight")]);
+    let before = refusals(&daemon.metrics().await);
     let mut device = Device::dial(daemon).await;
     device.send(&Connect::v311("third").bytes()).await;
     device.expect_last(&connack_v3(3)).await;
-    let after = daemon
-        .metrics()
-        .await
-        .sum("seawall_refused_total", &[("reason", "in-flight")]);
-    assert_eq!(after, before + 1.0);
+    daemon
+        .metrics_until("one more refusal", |m| refusals(m) == before + 1.0)
+        .await;
 }
 
 #[tokio::test]
@@ -339,13 +317,8 @@ async fn a_broker_that_resets_gives_its_place_back() {
         device.send(&Connect::v311("unlucky").bytes()).await;
         device.expect_last(&connack_v3(3)).await;
     }
-    let metrics = daemon.metrics().await;
-    assert_eq!(
-        metrics.sum("seawall_refused_total", &[("reason", "no-broker")]),
-        10.0,
-        "{metrics}"
-    );
-    assert_eq!(metrics.sum("seawall_upstream_in_flight", &[]), 0.0);
+    daemon.counts("seawall_refused_total", &[], 10.0).await;
+    daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
 }
 
 #[tokio::test]
@@ -362,8 +335,9 @@ async fn dry_run_decides_and_refuses_nobody() {
     for _ in 0..5 {
         devices.push(Device::join(&daemon, Connect::v311("lucky")).await);
     }
-    let metrics = daemon.metrics().await;
-    assert_eq!(metrics.sum("seawall_dry_run_total", &[("reason", "rate")]), 4.0);
+    let metrics = daemon
+        .counts("seawall_dry_run_total", &[("reason", "rate")], 4.0)
+        .await;
     assert_eq!(
         metrics.sum("seawall_connects_total", &[("decision", "admitted")]),
         5.0
@@ -419,11 +393,7 @@ async fn a_client_that_left_before_its_decision_reaches_no_broker() {
         device.send(&[0x10]).await;
         device.reset();
     }
-    daemon
-        .metrics_until("no open connection", |m| {
-            m.sum("seawall_connections_open", &[]) == 0.0
-        })
-        .await;
+    daemon.counts("seawall_connections_open", &[], 0.0).await;
     assert_eq!(broker.visits(), 0);
 }
 

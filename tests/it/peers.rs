@@ -219,9 +219,7 @@ async fn a_mosquitto_client_that_is_killed_leaves_a_will() {
         ];
         let mortal = Process::start("mosquitto_sub", &mut client.command("mosquitto_sub", &arguments));
         daemon
-            .metrics_until("it is in session", |m| {
-                m.sum("seawall_connections_open", &[("phase", "relaying")]) == relaying
-            })
+            .counts("seawall_connections_open", &[("phase", "relaying")], relaying)
             .await;
         // Killed.
         drop(mortal);
@@ -253,9 +251,7 @@ async fn a_mosquitto_client_comes_again_after_a_silent_close() {
         &mut client.command("mosquitto_sub", &["-t", "idle"]),
     );
     let metrics = closing
-        .metrics_until("it is in session", |m| {
-            m.sum("seawall_connections_open", &[("phase", "relaying")]) == 2.0
-        })
+        .counts("seawall_connections_open", &[("phase", "relaying")], 2.0)
         .await;
     assert!(
         metrics.sum("seawall_refused_total", &[("reason", "rate")]) >= 1.0,

@@ -321,8 +321,10 @@ async fn a_silent_stranger_on_an_optional_listener_counts_before_his_first_byte(
             metrics.sum("seawall_connections_open", &[("phase", "handshake")]) == 2.0
         })
         .await;
-    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
-    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    // The reset may come before the kernel has told of the connection.
+    if let Ok(mut third) = TcpStream::connect(daemon.address()).await {
+        assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    }
     shed(&daemon, "source-connections", 1.0).await;
 }
 

@@ -57,9 +57,7 @@ async fn ten_mebibytes_both_ways_in_random_pieces() {
 
     drop((reading, writing));
     let metrics = daemon
-        .metrics_until("the end", |m| {
-            m.sum("seawall_closed_total", &[("phase", "relaying")]) == 1.0
-        })
+        .counts("seawall_closed_total", &[("phase", "relaying")], 1.0)
         .await;
     for direction in ["up", "down"] {
         let bytes = metrics.sum("seawall_relay_bytes_total", &[("direction", direction)]);
@@ -147,12 +145,11 @@ async fn what_the_broker_sent_before_its_end_arrives() {
         let device = Device::join(&daemon, Connect::v311("listener")).await;
         device.expect_last(&last_words).await;
         daemon
-            .metrics_until("an end by the broker", |m| {
-                m.sum(
-                    "seawall_closed_total",
-                    &[("side", "broker"), ("phase", "relaying")],
-                ) == 1.0
-            })
+            .counts(
+                "seawall_closed_total",
+                &[("side", "broker"), ("phase", "relaying")],
+                1.0,
+            )
             .await;
     }
 }
@@ -361,15 +358,13 @@ async fn a_silent_client_is_closed_after_one_and_a_half_keep_alives() {
         ),
         pings(&plain),
     );
-    let metrics = plain.metrics().await;
-    assert_eq!(
-        metrics.sum(
+    plain
+        .counts(
             "seawall_closed_total",
-            &[("side", "proxy"), ("phase", "relaying")]
-        ),
-        2.0,
-        "{metrics}"
-    );
+            &[("side", "proxy"), ("phase", "relaying")],
+            2.0,
+        )
+        .await;
 }
 
 #[tokio::test]
@@ -420,11 +415,7 @@ async fn a_broker_that_ignores_the_end_leaks_nothing() {
     }
     assert_eq!(deaf.visits(), 30);
     daemon.descriptors_back_to(baseline).await;
-    daemon
-        .metrics_until("no open connection", |m| {
-            m.sum("seawall_connections_open", &[]) == 0.0
-        })
-        .await;
+    daemon.counts("seawall_connections_open", &[], 0.0).await;
 }
 
 #[tokio::test]
@@ -447,9 +438,7 @@ async fn a_client_that_takes_nothing_is_bounded_and_cut_off() {
     assert!(broker.visit(0).await.is_open(), "cut off before its time");
     broker.visit(0).await.end().await;
     daemon
-        .metrics_until("an end by the proxy", |m| {
-            m.sum("seawall_closed_total", &[("side", "proxy")]) == 1.0
-        })
+        .counts("seawall_closed_total", &[("side", "proxy")], 1.0)
         .await;
     drop(stuck);
 }
@@ -510,11 +499,7 @@ async fn many_vanish_and_come_again_and_nothing_is_left() {
     for index in 0..200 {
         broker.visit(index).await.end().await;
     }
-    let metrics = daemon
-        .metrics_until("no open connection", |m| {
-            m.sum("seawall_connections_open", &[]) == 0.0
-        })
-        .await;
+    let metrics = daemon.counts("seawall_connections_open", &[], 0.0).await;
     assert_eq!(
         metrics.sum(
             "seawall_closed_total",

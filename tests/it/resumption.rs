@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -112,7 +112,12 @@ impl Client {
                 version,
                 authority,
                 session,
-            } => openssl(daemon, version, authority, session),
+            } => openssl(
+                daemon,
+                authority,
+                session,
+                &[version_flag(version), "-servername", "localhost"],
+            ),
             Self::Python { stdin, stdout, .. } => {
                 writeln!(stdin, "{}", daemon.port()).unwrap();
                 let mut line = String::new();
@@ -133,18 +138,12 @@ impl Drop for Client {
 }
 
 /// The session is kept in a file. It ends by its own process id, once it has its CONNACK.
-fn openssl(daemon: &Daemon, version: &str, authority: &PathBuf, session: &PathBuf) {
+fn openssl(daemon: &Daemon, authority: &Path, session: &Path, flags: &[&str]) {
     let mut command = Command::new("openssl");
     command
-        .args([
-            "s_client",
-            "-quiet",
-            "-verify_return_error",
-            "-servername",
-            "localhost",
-        ])
+        .args(["s_client", "-quiet", "-verify_return_error"])
         .args(["-connect", &daemon.address().to_string()])
-        .arg(if version == "1.2" { "-tls1_2" } else { "-tls1_3" })
+        .args(flags)
         .arg("-CAfile")
         .arg(authority)
         .arg("-sess_out")
@@ -171,6 +170,10 @@ fn openssl(daemon: &Daemon, version: &str, authority: &PathBuf, session: &PathBu
     let _ = child.kill();
     child.wait().unwrap();
     assert_eq!(connack.expect("an answer"), accepted(4));
+}
+
+fn version_flag(version: &str) -> &'static str {
+    if version == "1.2" { "-tls1_2" } else { "-tls1_3" }
 }
 
 fn python() -> Command {
@@ -360,6 +363,51 @@ async fn tickets_can_be_few_or_none() {
         for version in VERSIONS {
             let _ = std::fs::remove_file(scene.path(&format!("session-{version}.pem")));
         }
+    }
+}
+
+/// OpenSSL sends a key for its first group alone, and the library does not know that one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_has_to_say_hello_twice_is_resumed_as_well() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let (authority, session) = (scene.path("ca.pem"), scene.path("session.pem"));
+    let flags = [
+        "-tls1_3",
+        "-servername",
+        "localhost",
+        "-groups",
+        "ffdhe2048:X25519",
+    ];
+    for counts in [(1.0, 0.0), (1.0, 1.0), (1.0, 2.0)] {
+        openssl(&daemon, &authority, &session, &flags);
+        assert_eq!(handshakes(&daemon).await, counts);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_is_good_for_the_server_name_it_was_made_for() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    for version in VERSIONS {
+        let daemon = Daemon::start(&scene, broker.address(), &[]);
+        let (authority, session) = (scene.path("ca.pem"), scene.path(version));
+        let named = |name| {
+            openssl(
+                &daemon,
+                &authority,
+                &session,
+                &[version_flag(version), "-servername", name],
+            );
+        };
+        named("localhost");
+        let kept = std::fs::read(&session).unwrap();
+        named("elsewhere.example");
+        assert_eq!(handshakes(&daemon).await, (2.0, 0.0), "{version}");
+        std::fs::write(&session, kept).unwrap();
+        named("localhost");
+        assert_eq!(handshakes(&daemon).await, (2.0, 1.0), "{version}");
     }
 }
 

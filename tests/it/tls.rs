@@ -79,12 +79,9 @@ async fn openssl_of_each_version_and_kind_of_key() {
                 }
             }
         }
-        let metrics = daemon.metrics().await;
-        assert_eq!(
-            metrics.sum("seawall_handshakes_total", &[("kind", "full")]),
-            12.0,
-            "{metrics}"
-        );
+        let metrics = daemon
+            .counts("seawall_handshakes_total", &[("kind", "full")], 12.0)
+            .await;
         for version in ["1.2", "1.3"] {
             assert_eq!(
                 metrics.sum("seawall_handshakes_total", &[("version", version)]),
@@ -108,12 +105,9 @@ async fn a_minimum_version_is_kept() {
     assert!(connack.is_empty() && words.contains("alert"), "{words}");
     let (connack, words) = openssl(&scene, daemon.address(), &["-tls1_3"]);
     assert_eq!(hex(&connack), hex(&accepted(4)), "{words}");
-    let metrics = daemon.metrics().await;
-    assert_eq!(
-        metrics.sum("seawall_handshakes_total", &[("kind", "failed")]),
-        1.0,
-        "{metrics}"
-    );
+    daemon
+        .counts("seawall_handshakes_total", &[("kind", "failed")], 1.0)
+        .await;
 }
 
 #[tokio::test]
@@ -179,9 +173,7 @@ async fn what_is_no_tls_is_closed_quickly_and_counted() {
         );
     }
     let metrics = daemon
-        .metrics_until("six failures", |m| {
-            m.sum("seawall_handshakes_total", &[("kind", "failed")]) == 6.0
-        })
+        .counts("seawall_handshakes_total", &[("kind", "failed")], 6.0)
         .await;
     assert_eq!(metrics.sum("seawall_connects_total", &[]), 0.0);
     assert_eq!(broker.visits(), 0);
@@ -211,9 +203,7 @@ async fn silence_ends_at_the_handshake_deadline() {
         );
     }
     daemon
-        .metrics_until("three timeouts", |m| {
-            m.sum("seawall_handshakes_total", &[("kind", "timeout")]) == 3.0
-        })
+        .counts("seawall_handshakes_total", &[("kind", "timeout")], 3.0)
         .await;
 }
 
@@ -230,9 +220,7 @@ async fn probes_that_connect_and_leave_cost_nothing() {
     for _ in 0..300 {
         drop(TcpStream::connect(daemon.address()).await.unwrap());
     }
-    daemon
-        .metrics_until("all seen", |m| m.sum("seawall_connections_total", &[]) == 300.0)
-        .await;
+    daemon.counts("seawall_connections_total", &[], 300.0).await;
     daemon.descriptors_back_to(baseline).await;
     let _session = Device::join(&daemon, Connect::v311("first")).await;
     let words = daemon.stderr();

@@ -294,6 +294,32 @@ fn total(lanes: &EachLane<IntCounter>) -> u64 {
     lanes.iter().map(IntCounter::get).sum()
 }
 
+/// The audit log.
+pub(in crate::telemetry) struct Audit {
+    pub(in crate::telemetry) records: IntCounter,
+    pub(in crate::telemetry) dropped: IntCounter,
+    pub(in crate::telemetry) failing: IntGauge,
+}
+
+impl Audit {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let failing = IntGauge::new("seawall_audit_failing", "1 while the audit log can't be written")?;
+        Ok(Self {
+            records: counter(
+                registry,
+                "seawall_audit_records_total",
+                "Lines written to the audit log",
+            )?,
+            dropped: counter(
+                registry,
+                "seawall_audit_dropped_total",
+                "Audit records that were lost",
+            )?,
+            failing: registered(registry, failing)?,
+        })
+    }
+}
+
 /// Registers what says which build runs.
 pub(super) fn build_info(registry: &Registry) -> Result<(), prometheus::Error> {
     let build = Opts::new("seawall_build_info", "Always 1; the labels say what runs")

@@ -39,7 +39,7 @@ const ISSUED: usize = 8;
 const TAG: usize = 16;
 
 /// Keys that are remembered for a secret: the default lifetime and rotation need six. What is not remembered is derived
-/// again, at about 2 µs.
+/// again, at about 1 µs.
 const MOST_KEYS: usize = 16;
 
 /// A secret and the keys that were derived from it.

@@ -97,6 +97,15 @@ impl Daemon {
         Metrics::parse(&answer.body)
     }
 
+    /// Waits until the series with these labels add up to `value`: what is counted at a connection's end is counted a
+    /// moment after the client has seen it.
+    pub async fn counts(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Metrics {
+        self.metrics_until(&format!("{value} of {name} {labels:?}"), |metrics| {
+            metrics.sum(name, labels) == value
+        })
+        .await
+    }
+
     /// Looks at the metrics until `condition` holds for them.
     pub async fn metrics_until(&self, what: &str, condition: impl Fn(&Metrics) -> bool) -> Metrics {
         let from = std::time::Instant::now();
