@@ -99,6 +99,7 @@ impl Daemon {
 
     /// Waits until the series with these labels add up to `value`: what is counted at a connection's end is counted a
     /// moment after the client has seen it.
+    #[allow(clippy::float_cmp, reason = "what is counted is exact")]
     pub async fn counts(&self, name: &str, labels: &[(&str, &str)], value: f64) -> Metrics {
         self.metrics_until(&format!("{value} of {name} {labels:?}"), |metrics| {
             metrics.sum(name, labels) == value
