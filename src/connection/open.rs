@@ -14,7 +14,7 @@ use crate::mqtt::connect::Connect;
 use crate::reason::Reason;
 use crate::relay;
 use crate::telemetry::ending::Phase;
-use crate::upstream::{self, Answer, NoAnswer, Upstream};
+use crate::upstream::{self, Answer, DialError, NoAnswer, Upstream};
 
 /// A session with a broker.
 pub(super) struct Opened {
@@ -120,9 +120,17 @@ impl Life<'_> {
     async fn dial_one(&mut self, server: usize) -> Option<(Upstream, Trial)> {
         let trial = Trial::new(&self.house.door, server);
         self.attempt.server = Some(server);
-        let limit = self.rules.upstream.connect_timeout;
-        match self.house.brokers.dial(server, limit).await {
+        let settings = &self.rules.upstream;
+        let dialled = self
+            .house
+            .brokers
+            .dial(server, settings.connect_timeout, &settings.source_addresses);
+        match dialled.await {
             Ok(broker) => Some((broker, trial)),
+            Err(DialError::NoPort) => {
+                self.house.telemetry.metrics().no_port(server);
+                None
+            }
             Err(error) => {
                 tracing::debug!(server, %error, "a broker can't be dialled");
                 trial.tell(Report::Failed);

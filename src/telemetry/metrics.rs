@@ -151,6 +151,11 @@ impl Metrics {
         }
     }
 
+    /// A dial of the broker with this index found no local port.
+    pub fn no_port(&self, server: usize) {
+        add(self.upstreams.get(server).map(|upstream| &upstream.no_port), 1);
+    }
+
     /// When the server certificates expire, by name and in Unix seconds. Replaces what was said before.
     pub fn certificates<'a>(&self, expiries: impl Iterator<Item = (&'a str, i64)>) {
         self.files.certificates(expiries);

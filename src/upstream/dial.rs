@@ -1,7 +1,7 @@
 //! Dialling a broker.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
 use super::pick::{self, Balance, Candidates};
@@ -33,6 +33,8 @@ pub struct Brokers {
     /// What the names hash to, in the same order.
     names: Vec<u64>,
     picked: AtomicUsize,
+    /// Dials so far: turns through `upstream.source_addresses`.
+    dialled: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,9 @@ pub enum DialError {
     /// Its name has no address, or was not looked up yet.
     #[error("the name has no address")]
     Unresolved,
+    /// No local address of `upstream.source_addresses` has a port left for it, or can be used at all.
+    #[error("no local port is left")]
+    NoPort,
     /// It did not answer in time.
     #[error("no answer within upstream.connect_timeout")]
     TimedOut,
@@ -88,6 +93,7 @@ impl Brokers {
             all,
             names: names.collect(),
             picked: AtomicUsize::new(0),
+            dialled: AtomicUsize::new(0),
         })
     }
 
@@ -103,14 +109,25 @@ impl Brokers {
         pick::order(balance, client_id, candidates)
     }
 
-    /// Dials the broker with this index, within `limit`.
-    pub async fn dial(&self, server: usize, limit: Duration) -> Result<Upstream, DialError> {
+    /// Dials the broker with this index, within `limit`, from one of `sources`.
+    pub async fn dial(
+        &self,
+        server: usize,
+        limit: Duration,
+        sources: &[IpAddr],
+    ) -> Result<Upstream, DialError> {
         let broker = self.all.get(server).ok_or(DialError::Unresolved)?;
-        let dialled = timeout(limit, broker.dial())
+        let sources = Sources {
+            all: sources,
+            turn: self.dialled.fetch_add(1, Ordering::Relaxed),
+        };
+        let dialled = timeout(limit, broker.dial(sources))
             .await
             .unwrap_or(Err(DialError::TimedOut));
         match dialled {
             Ok(stream) => Ok(Upstream::counted(stream, &broker.open)),
+            // That is our want of ports, and says nothing of the broker.
+            Err(DialError::NoPort) => Err(DialError::NoPort),
             Err(error) => {
                 broker.health.failed();
                 Err(error)
@@ -135,11 +152,13 @@ impl Brokers {
 
     /// Dials the brokers that failed until they take a connection again; those alone that `may_dial` allows.
     pub async fn keep_probing(self: Arc<Self>, limit: Duration, may_dial: impl Fn(usize) -> bool) {
+        // From any address: one connection that is closed at once.
+        let any = Sources { all: &[], turn: 0 };
         loop {
             let failed =
                 |(server, broker): &(usize, &Broker)| broker.health.wants_probe() && may_dial(*server);
             for (_, broker) in self.all.iter().enumerate().filter(failed) {
-                if let Ok(Ok(_)) = timeout(limit, broker.dial()).await {
+                if let Ok(Ok(_)) = timeout(limit, broker.dial(any)).await {
                     broker.health.succeeded();
                 }
             }
@@ -171,19 +190,19 @@ impl Brokers {
 }
 
 impl Broker {
-    async fn dial(&self) -> Result<Stream, DialError> {
+    async fn dial(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
         match &self.endpoint {
             Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-            Endpoint::Address(address) => dial_tcp(*address).await,
-            Endpoint::Name(..) => self.dial_found().await,
+            Endpoint::Address(address) => dial_tcp(*address, sources).await,
+            Endpoint::Name(..) => self.dial_found(sources).await,
         }
     }
 
     /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
-    async fn dial_found(&self) -> Result<Stream, DialError> {
+    async fn dial_found(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
         let mut last = DialError::Unresolved;
         for address in self.found.load().iter() {
-            match dial_tcp(*address).await {
+            match dial_tcp(*address, sources).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
@@ -202,10 +221,61 @@ impl Broker {
     }
 }
 
-async fn dial_tcp(address: SocketAddr) -> Result<Stream, DialError> {
-    let stream = TcpStream::connect(address).await?;
+/// Where dials come from, and with which address this one begins.
+#[derive(Clone, Copy, Debug)]
+struct Sources<'a> {
+    all: &'a [IpAddr],
+    turn: usize,
+}
+
+async fn dial_tcp(address: SocketAddr, sources: Sources<'_>) -> Result<Stream, DialError> {
+    let stream = if sources.all.is_empty() {
+        TcpStream::connect(address).await.map_err(of_connect)?
+    } else {
+        dial_from(address, sources).await?
+    };
     socket::condition(&SockRef::from(&stream))?;
     Ok(Stream::Tcp(stream))
+}
+
+/// Each address of the broker's family once, until one has a port left.
+async fn dial_from(address: SocketAddr, sources: Sources<'_>) -> Result<TcpStream, DialError> {
+    let Sources { all, turn } = sources;
+    let begin = turn.checked_rem(all.len()).unwrap_or(0);
+    let in_turn = all.iter().cycle().skip(begin).take(all.len());
+    for source in in_turn.filter(|source| source.is_ipv4() == address.is_ipv4()) {
+        let socket = if address.is_ipv4() {
+            TcpSocket::new_v4()?
+        } else {
+            TcpSocket::new_v6()?
+        };
+        // Port 0: the system picks one that nobody has. Tokio's sockets can't leave that to the connect
+        // (IP_BIND_ADDRESS_NO_PORT), so that a port serves one broker, and address reuse would pick taken ones blindly.
+        let dialled = match socket.bind(SocketAddr::new(*source, 0)) {
+            Ok(()) => socket.connect(address).await.map_err(of_connect),
+            Err(error) => Err(of_bind(error)),
+        };
+        match dialled {
+            Err(DialError::NoPort) => {}
+            other => return other,
+        }
+    }
+    Err(DialError::NoPort)
+}
+
+fn of_connect(error: io::Error) -> DialError {
+    match error.kind() {
+        io::ErrorKind::AddrNotAvailable => DialError::NoPort,
+        _ => DialError::Failed(error),
+    }
+}
+
+/// In use: all its ports are. Not available: this host does not have it.
+fn of_bind(error: io::Error) -> DialError {
+    match error.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => DialError::NoPort,
+        _ => DialError::Failed(error),
+    }
 }
 
 impl Upstream {

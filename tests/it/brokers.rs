@@ -203,3 +203,46 @@ async fn while_a_broker_restarts_clients_are_held() {
     let metrics = daemon.metrics().await;
     assert_eq!(metrics.sum("seawall_refused_total", &[]), 0.0);
 }
+
+#[tokio::test]
+async fn dials_are_spread_over_the_source_addresses_and_one_that_is_none_is_passed_over() {
+    let scene = Scene::new();
+    let sources = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&sources);
+    let broker = Stub::start(move |link| {
+        seen.lock().unwrap().push(link.peer().ip().to_string());
+        content(link)
+    })
+    .await;
+    // 192.0.2.1 is for documentation, and no address of any host.
+    let settings = [(
+        "upstream.source_addresses",
+        "[\"127.0.0.2\", \"192.0.2.1\", \"::1\", \"127.0.0.3\"]",
+    )];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let mut devices = Vec::new();
+    for number in 0..12 {
+        devices.push(Device::join(&daemon, Connect::v311(&format!("{number}"))).await);
+    }
+    let mut found = sources.lock().unwrap().clone();
+    found.sort();
+    assert_eq!(found.len(), 12);
+    let from = |address: &str| found.iter().filter(|source| *source == address).count();
+    assert_eq!(from("127.0.0.2") + from("127.0.0.3"), 12, "{found:?}");
+    assert!(from("127.0.0.2") >= 3 && from("127.0.0.3") >= 3, "{found:?}");
+
+    let settings = [("upstream.source_addresses", "[\"192.0.2.1\"]")];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    assert_eq!(hex(&answer(&daemon, 4, "stranded").await), hex(&connack_v3(3)));
+    let metrics = daemon.metrics().await;
+    assert_eq!(metrics.sum("seawall_upstream_no_port_total", &[]), 1.0);
+    assert_eq!(
+        metrics.sum("seawall_refused_total", &[("reason", "no-broker")]),
+        1.0
+    );
+    assert_eq!(
+        metrics.sum("seawall_upstream_up", &[]),
+        1.0,
+        "the broker's health"
+    );
+}

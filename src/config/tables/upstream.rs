@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{DEADLINE, LONGEST, SHORTEST};
 use crate::admission::breaker;
-use crate::config::address::SERVER;
+use crate::config::address::{SERVER, SOURCE};
 use crate::config::keys::Change::OnReload;
 use crate::config::kind::{Choice, Whole};
 use crate::config::list::List;
@@ -20,6 +20,12 @@ pub(super) fn table(table: &mut Table<'_, '_>) -> (Settings, breaker::Settings) 
     let servers = List {
         item: SERVER,
         least: 1,
+        most: 64,
+    };
+    // 64: 1.8 million connections to one broker.
+    let sources = List {
+        item: SOURCE,
+        least: 0,
         most: 64,
     };
     let balances = Choice(&[
@@ -42,6 +48,8 @@ pub(super) fn table(table: &mut Table<'_, '_>) -> (Settings, breaker::Settings) 
         connack_timeout: table.key("connack_timeout", OnReload, &DEADLINE, Duration::from_secs(30)),
         // Off: a broker that does not expect a header takes it for garbage.
         proxy_header: table.key("proxy_protocol", OnReload, &headers, None),
+        // Any: one address has 28,000 ports for each broker, which is enough for most.
+        source_addresses: table.key("source_addresses", OnReload, &sources, Vec::new()),
     };
     (settings, table.table("breaker", breaker))
 }

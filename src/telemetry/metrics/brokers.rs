@@ -20,6 +20,7 @@ pub(super) struct Upstream {
     pub(super) connacks: EachCode<IntCounter>,
     pub(super) up: IntGauge,
     pub(super) breaker: IntGauge,
+    pub(super) no_port: IntCounter,
 }
 
 impl Upstream {
@@ -47,6 +48,12 @@ impl Upstream {
             "Circuit breaker of the broker: 0 closed, 1 half-open, 2 open",
         );
         let breaker = registered(registry, IntGaugeVec::new(breaker, &["server"])?)?;
+        let no_port = counters(
+            registry,
+            "seawall_upstream_no_port_total",
+            "Dials for which no local port was left",
+            &["server"],
+        )?;
         let upstream = |name: &String| {
             let up = up.with_label_values(&[name]);
             up.set(1);
@@ -56,6 +63,7 @@ impl Upstream {
                 connacks: EachCode::build(|code| connacks.with_label_values(&[name, code])),
                 up,
                 breaker: breaker.with_label_values(&[name]),
+                no_port: no_port.with_label_values(&[name]),
             }
         };
         Ok(servers.iter().map(upstream).collect())
