@@ -22,8 +22,8 @@ async fn more_clients_than_descriptors() {
     );
     let baseline = daemon.descriptors();
     let mut sessions = Vec::new();
-    for _ in 0..10 {
-        sessions.push(Device::join(&daemon, Connect::v311("early")).await);
+    for number in 0..10 {
+        sessions.push(Device::join(&daemon, Connect::v311(&format!("early-{number}"))).await);
     }
 
     let mut crowd = Vec::new();
