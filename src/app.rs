@@ -1,6 +1,7 @@
 //! Composition: configuration → parts → running → drained.
 
 mod reload;
+mod watch;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -179,6 +180,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
     tasks.spawn_until_stopped(Arc::clone(&gate).release_waiting());
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
+    tasks.spawn_until_stopped(watch::watch(Arc::clone(&house), Arc::clone(&door), names));
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout, may_probe));
     for listener in listeners {

@@ -3,7 +3,7 @@
 use crate::rig::device::hex;
 use crate::rig::packet::{connack_v3, connack_v5};
 use crate::rig::stub::{Link, nobody};
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, http};
+use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, http};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -46,8 +46,10 @@ async fn a_breaker_opens_answers_for_the_broker_and_lets_a_probe_through() {
         }
     })
     .await;
+    let audit = scene.text_path("audit.jsonl");
     let settings = [
         BARE,
+        ("audit.path", &format!("{audit:?}")),
         ("upstream.breaker.open_for", "\"1s\""),
         ("upstream.breaker.slow_start", "\"0s\""),
     ];
@@ -79,6 +81,16 @@ async fn a_breaker_opens_answers_for_the_broker_and_lets_a_probe_through() {
     let metrics = daemon.metrics().await;
     assert_eq!(metrics.sum("seawall_upstream_breaker", &[]), 0.0);
     assert_eq!(http::get(daemon.admin(), "/readyz").await.status, 200);
+    eventually("the audit log tells of it", || {
+        let text = std::fs::read_to_string(&audit).unwrap();
+        let states: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains(r#""event":"breaker""#))
+            .filter_map(|line| line.split(r#""state":""#).nth(1)?.split('"').next())
+            .collect();
+        states.first() == Some(&"open") && states.last() == Some(&"closed")
+    })
+    .await;
 }
 
 #[tokio::test]

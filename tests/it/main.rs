@@ -31,6 +31,7 @@ mod demo;
 mod descriptors;
 mod gate;
 mod latency;
+mod lockstep;
 mod operator;
 mod peers;
 mod policies;
