@@ -13,6 +13,7 @@
     clippy::disallowed_methods,
     clippy::disallowed_types,
     clippy::doc_markdown,
+    clippy::float_cmp,
     unreachable_pub,
     missing_docs,
     dead_code,

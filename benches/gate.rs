@@ -7,6 +7,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::float_cmp,
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,

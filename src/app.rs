@@ -1,6 +1,7 @@
 //! Composition: configuration → parts → running → drained.
 
 mod reload;
+mod watch;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use tokio::time::sleep;
 
 use self::reload::Reloader;
 use crate::admin::{self, AdminError, NotReady};
+use crate::admission::breaker;
 use crate::admission::controller::Snapshot;
 use crate::config::Config;
 use crate::connection::{House, Rules};
@@ -133,7 +135,13 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .iter()
         .map(|server| server.name.clone())
         .collect();
-    let metrics = Metrics::new(&names)?;
+    let lanes: Vec<String> = config
+        .admission
+        .lanes
+        .iter()
+        .map(|lane| lane.name.clone())
+        .collect();
+    let metrics = Metrics::new(&names, &lanes)?;
     let telemetry = telemetry(config.audit, &metrics)?;
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
@@ -168,10 +176,13 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         Arc::clone(&metrics),
     );
 
+    let breakers = Arc::clone(&door);
+    let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
     tasks.spawn_until_stopped(Arc::clone(&gate).release_waiting());
     tasks.spawn_until_stopped(Arc::clone(&door).release_held());
+    tasks.spawn_until_stopped(watch::watch(Arc::clone(&house), Arc::clone(&door), names));
     tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
-    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout));
+    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout, may_probe));
     for listener in listeners {
         accept(listener, &house, &places, &metrics, &tasks);
     }
@@ -331,7 +342,7 @@ struct Watched {
 impl admin::State for Watched {
     fn snapshot(&self) -> Snapshot {
         for (server, up) in self.brokers.up().enumerate() {
-            self.metrics.upstream_up(server, up);
+            self.metrics.upstream(server, up, self.door.breaker(server));
         }
         let gate = self.gate.snapshot();
         self.metrics.gate(gate.handshakes, gate.sources);
@@ -344,7 +355,7 @@ impl admin::State for Watched {
         if self.tasks.is_draining() {
             return Err(NotReady::Draining);
         }
-        if !self.brokers.any_up() {
+        if !self.brokers.any_up() || !self.door.snapshot().usable {
             return Err(NotReady::NoBroker);
         }
         Ok(())

@@ -104,6 +104,18 @@ impl Door {
         }
     }
 
+    /// Whether a CONNECT that came at `since` may still wait for its turn. In a dry run nobody waits.
+    pub fn may_wait(&self, since: Moment) -> bool {
+        let controller = self.lock();
+        let settings = controller.settings();
+        !settings.dry_run && self.now() < since + settings.max_wait
+    }
+
+    /// Whether nobody is to be refused.
+    pub fn is_dry_run(&self) -> bool {
+        self.lock().settings().dry_run
+    }
+
     /// Lets the held in when their turn comes and tells them when their time is up; runs for ever. One such loop is
     /// enough; while none runs, the held wait.
     pub async fn release_held(self: Arc<Self>) {

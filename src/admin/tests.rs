@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
+use crate::admission::breaker::State as Breaker;
 use crate::telemetry::ending::Phase;
 
 struct Daemon {
@@ -41,7 +42,7 @@ fn admin(panics: bool) -> Admin {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
     })
     .unwrap();
-    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned(), "unix:/run/mqtt".to_owned()]).unwrap();
+    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned(), "unix:/run/mqtt".to_owned()], &[]).unwrap();
     let daemon = Arc::new(Daemon {
         ready: Mutex::new(Ok(())),
         panics,
@@ -147,7 +148,7 @@ fn health_is_unconditional_and_readiness_says_why_not() {
 fn status_is_json_with_the_same_figures() {
     let admin = admin(false);
     admin.metrics.accepted();
-    admin.metrics.upstream_up(1, false);
+    admin.metrics.upstream(1, false, Breaker::Open);
     *admin.daemon.ready.lock().unwrap() = Err(NotReady::Draining);
     let answer = admin.get("/status?pretty");
     assert_eq!(

@@ -137,10 +137,19 @@ impl<W> Controller<W> {
         self.queues.reconfigure(&self.settings, supply, now);
     }
 
+    /// What it goes by.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Decides over one CONNECT. `waiter` is called only for [`Verdict::Hold`].
     pub fn decide(&mut self, arrival: &Arrival, waiter: impl FnOnce(Place) -> W, now: Moment) -> Verdict {
         self.go_on(now);
-        let objection = self.objection(arrival, now);
+        // Who knocks again has passed these, and is not counted twice.
+        let objection = match arrival.since {
+            None => self.objection(arrival, now),
+            Some(_) => None,
+        };
         if self.settings.dry_run {
             return self.decide_dry(arrival, objection, now);
         }

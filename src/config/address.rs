@@ -28,6 +28,20 @@ pub(super) const SERVER: Parsed<Server> = Parsed {
     show: |server| server.name.clone(),
 };
 
+/// An address of this host to dial from.
+pub(super) const SOURCE: Parsed<IpAddr> = Parsed {
+    allowed: "an IP address of this host such as \"192.0.2.10\"",
+    parse: |text| {
+        let address = text.parse::<IpAddr>().map_err(|_| None)?;
+        if address.is_unspecified() {
+            Err(Some("an empty list for any address".to_owned()))
+        } else {
+            Ok(address)
+        }
+    },
+    show: ToString::to_string,
+};
+
 /// A network.
 pub(super) const NETWORK: Parsed<IpNet> = Parsed {
     allowed: "network in CIDR notation such as \"10.0.0.0/8\" or \"2001:db8::/32\"",

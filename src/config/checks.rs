@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 
 use super::Config;
 use super::reader::Reader;
+use crate::admission::lanes::Lane;
 use crate::proxy_header::Mode;
-use crate::upstream::Endpoint;
+use crate::upstream::{Endpoint, Server};
 
 /// Reports every contradiction.
 pub(super) fn contradictions(config: &Config, reader: &mut Reader<'_>) {
     cost(config, reader);
+    lanes(config, reader);
     listen(config, reader);
+    servers(config, reader);
     loops(config, reader);
     alpn(config, reader);
     proxy_protocol(config, reader);
@@ -32,6 +35,26 @@ fn cost(config: &Config, reader: &mut Reader<'_>) {
     }
 }
 
+fn lanes(config: &Config, reader: &mut Reader<'_>) {
+    let lanes = &config.admission.lanes;
+    for (index, lane) in lanes.iter().enumerate() {
+        // One without a name was reported as such.
+        let same = |earlier: &Lane| !lane.name.is_empty() && earlier.name == lane.name;
+        if lanes.iter().take(index).any(same) {
+            let path = format!("admission.lanes[{index}].name");
+            let found = format!("{:?} is the name of an earlier lane", lane.name);
+            reader.contradiction(&path, &[], found, "a name of its own");
+        }
+    }
+    let reserved: f64 = lanes.iter().map(|lane| lane.reserve).sum();
+    let rate = config.admission.rate;
+    if !lanes.is_empty() && reserved >= rate {
+        let found = format!("the reserves add up to {reserved} tokens a second, and the rate is {rate}");
+        let hint = "leave some of admission.rate to all";
+        reader.contradiction("admission.lanes", &["admission.rate"], found, hint);
+    }
+}
+
 fn listen(config: &Config, reader: &mut Reader<'_>) {
     let addresses = &config.listen.addresses;
     for (index, address) in addresses.iter().enumerate() {
@@ -47,6 +70,18 @@ fn listen(config: &Config, reader: &mut Reader<'_>) {
             );
             let hint = "another port for the admin page";
             reader.contradiction("admin.address", &["listen.addresses"], found, hint);
+        }
+    }
+}
+
+/// A broker that is listed twice would have two breakers and one series in the metrics.
+fn servers(config: &Config, reader: &mut Reader<'_>) {
+    let servers = &config.upstream.servers;
+    for (index, server) in servers.iter().enumerate() {
+        let same = |earlier: &Server| earlier.endpoint == server.endpoint;
+        if servers.iter().take(index).any(same) {
+            let found = format!("{} is listed twice", server.name);
+            reader.contradiction("upstream.servers", &[], found, "each broker once");
         }
     }
 }

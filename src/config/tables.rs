@@ -1,22 +1,25 @@
 //! The keys: each is named here once, with its kind, its range, its default and the reason for it. A new key is a
 //! line here, one in `config/seawall.toml` and one in `docs/configuration.md`; tests hold the three together.
 
+mod admission;
 mod audit;
 mod gate;
+mod refusal;
 mod tls;
+mod upstream;
 
 use std::time::Duration;
 
 use super::Config;
-use super::address::{LISTEN, NETWORK, SERVER};
+use super::address::{LISTEN, NETWORK};
 use super::keys::Change::{OnReload, OnRestart};
-use super::kind::{Choice, Number, Parsed, Switch, Whole};
+use super::kind::{Choice, Number, Parsed, Whole};
 use super::list::List;
 use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, admission, connection, listener, proxy_header, refusal, relay, upstream};
+use crate::{admin, connection, listener, proxy_header, relay};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -42,9 +45,11 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let tls = root.table("tls", tls::table);
     let (handshake_timeout, gate) = root.table("handshake", gate::handshake);
     let (connect_timeout, connect_max_size) = root.table("connect", connect);
-    let (admission, sources) = root.table("admission", |table| {
-        (admission(table), table.table("per_source", gate::per_source))
-    });
+    let (mut admission, sources) = root.table("admission", admission::table);
+    let refusal = root.table("refusal", refusal::table);
+    let (upstream, breaker) = root.table("upstream", upstream::table);
+    admission.breaker = breaker;
+    admission.servers = upstream.servers.len();
     Config {
         listen,
         tls,
@@ -56,8 +61,8 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
             connect_max_size,
         },
         admission,
-        refusal: root.table("refusal", refusal),
-        upstream: root.table("upstream", upstream),
+        refusal,
+        upstream,
         relay: root.table("relay", relay),
         admin: root.table("admin", admin),
         audit: root.table("audit", audit::table),
@@ -140,107 +145,6 @@ fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {
         256 * KIB,
     );
     (timeout, max_size as usize)
-}
-
-fn admission(table: &mut Table<'_, '_>) -> admission::Settings {
-    // From one CONNECT in a quarter of an hour, a rate that only a test has, to a hundred times any broker.
-    let rates = Number {
-        least: 0.001,
-        most: MOST_TOKENS,
-    };
-    let windows = Whole {
-        least: 1,
-        most: 1_000_000,
-    };
-    // 200 a second: what a broker with an authentication service in a database behind it serves with ease.
-    let rate = table.key("rate", OnReload, &rates, 200.0);
-    // 200: one second's worth, which a broker's own queues take in.
-    let burst = table.key(
-        "burst",
-        OnReload,
-        &Number {
-            least: 0.0,
-            most: MOST_TOKENS,
-        },
-        200.0,
-    );
-    // 100: half a second's worth. Brokers die of unanswered CONNECTs more than of their rate.
-    let max_in_flight = table.key("max_in_flight", OnReload, &windows, 100) as u32;
-    // 0: whom to hold depends on how long the fleet's clients wait. Above the patience of every client (60 s for
-    // libmosquitto) a hold only keeps the dead.
-    let max_wait = Span {
-        least: Duration::ZERO,
-        most: Duration::from_secs(60),
-    };
-    let max_wait = table.key("max_wait", OnReload, &max_wait, Duration::ZERO);
-    // 10,000 held at about 10 kB each: 100 MB.
-    let max_held = table.key(
-        "max_held",
-        OnReload,
-        &Whole {
-            least: 0,
-            most: 10_000_000,
-        },
-        10_000,
-    ) as usize;
-    let dry_run = table.key("dry_run", OnReload, &Switch, false);
-    let cost = table.table("cost", |table| {
-        let tokens = Number {
-            least: 0.001,
-            most: MOST_TOKENS,
-        };
-        // 1: a token is a CONNECT, until the operator has measured what a session costs the broker.
-        admission::Cost {
-            clean: table.key("clean", OnReload, &tokens, 1.0),
-            persistent: table.key("persistent", OnReload, &tokens, 1.0),
-        }
-    });
-    let burst = if burst == 0.0 { rate.max(1.0) } else { burst };
-    admission::Settings {
-        rate,
-        burst,
-        max_in_flight,
-        max_wait,
-        max_held,
-        dry_run,
-        cost,
-        ..admission::Settings::default()
-    }
-}
-
-fn refusal(table: &mut Table<'_, '_>) -> refusal::Settings {
-    let methods = Choice(&[
-        ("connack", refusal::Method::Connack),
-        ("close", refusal::Method::Close),
-    ]);
-    refusal::Settings {
-        // A CONNACK is what the specification asks for; to some libraries it is final, and they need "close".
-        method: table.key("method", OnReload, &methods, refusal::Method::Connack),
-        // Costs 30 bytes, and tells whoever reads the device's log why.
-        reason_string: table.key("reason_string", OnReload, &Switch, true),
-    }
-}
-
-fn upstream(table: &mut Table<'_, '_>) -> upstream::Settings {
-    let servers = List {
-        item: SERVER,
-        least: 1,
-        most: 1,
-    };
-    let headers = Choice(&[
-        ("off", None),
-        ("v1", Some(proxy_header::Version::V1)),
-        ("v2", Some(proxy_header::Version::V2)),
-    ]);
-    upstream::Settings {
-        servers: table.required("servers", OnReload, &servers),
-        // 3 s: within a data centre a dial takes a millisecond; a lost SYN is sent again after one second and three.
-        connect_timeout: table.key("connect_timeout", OnReload, &DEADLINE, Duration::from_secs(3)),
-        // 30 s: as long as patient clients wait for it themselves.
-        connack_timeout: table.key("connack_timeout", OnReload, &DEADLINE, Duration::from_secs(30)),
-        // Off: a broker that does not expect a header takes it for garbage.
-        proxy_header: table.key("proxy_protocol", OnReload, &headers, None),
-    }
 }
 
 fn relay(table: &mut Table<'_, '_>) -> relay::Settings {

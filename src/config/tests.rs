@@ -102,6 +102,9 @@ fn the_defaults_are_those_of_the_contract() {
     assert_eq!(config.upstream.connect_timeout, Duration::from_secs(3));
     assert_eq!(config.upstream.connack_timeout, Duration::from_secs(30));
     assert_eq!(config.upstream.proxy_header, None);
+    assert_eq!(config.upstream.balance, crate::upstream::pick::Balance::ClientId);
+    // Those that the core states for itself are the same.
+    assert_eq!(config.admission, crate::admission::Settings::default());
     assert_eq!(config.relay.keepalive_factor, 1.5);
     assert_eq!(config.relay.write_timeout, Duration::from_secs(30));
     assert_eq!(config.relay.buffer, 16_384);

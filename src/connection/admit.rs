@@ -6,6 +6,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, sleep};
 
 use super::{Client, House, Life};
+use crate::admission::classify::Arrival;
 use crate::admission::{Outcome, Refusal, Request};
 use crate::door::{Knock, Permit, Waiting};
 use crate::mqtt::connect::Connect;
@@ -28,12 +29,28 @@ pub(super) enum NotAdmitted {
 }
 
 impl Life<'_> {
+    /// What the client is to the door.
+    pub(super) fn arrival(&self, client: &Client, connect: &Connect) -> Arrival {
+        let identity = self.attempt.identity.as_deref();
+        let request = Request {
+            client_id: &connect.client_id,
+            username: connect.username.as_deref(),
+            password: connect.password.as_deref(),
+            common_name: identity.and_then(|identity| identity.common_name.as_deref()),
+            server_name: client.get_ref().1.server_name(),
+            source: Some(self.attempt.source.ip()),
+            version: connect.version,
+            persistent: connect.persistent(),
+        };
+        self.house.door.classify(&request)
+    }
+
     /// Asks at the door, and waits there where it says so. A client that is gone costs no token.
     pub(super) async fn admit(
         &mut self,
         client: &mut Client,
         bytes: &mut Vec<u8>,
-        connect: &Connect,
+        arrival: &Arrival,
     ) -> Result<Permit, NotAdmitted> {
         if self.house.tasks.is_draining() {
             return Err(draining());
@@ -41,25 +58,14 @@ impl Life<'_> {
         if socket::is_gone(client.get_ref().0) {
             return Err(NotAdmitted::Left);
         }
-        let request = Request {
-            client_id: &connect.client_id,
-            username: connect.username.as_deref(),
-            password: connect.password.as_deref(),
-            server_name: client.get_ref().1.server_name(),
-            source: Some(self.attempt.source.ip()),
-            version: connect.version,
-            persistent: connect.persistent(),
-            ..Request::default()
-        };
-        let arrival = self.house.door.classify(&request);
-        let (permit, would_refuse) = match self.house.door.knock(&arrival) {
+        let (permit, would_refuse) = match self.house.door.knock(arrival) {
             Knock::Admitted { permit, would_refuse } => (permit, would_refuse),
             Knock::Refused(refusal) => return Err(NotAdmitted::Refused(refusal)),
             Knock::Held(waiting) => {
                 self.phase.to(Phase::Held);
                 let held = Instant::now();
                 let turn = wait_for_turn(self.house, client, bytes, waiting).await;
-                self.attempt.held = Some(held.elapsed());
+                *self.attempt.held.get_or_insert_default() += held.elapsed();
                 (turn?, None)
             }
         };
@@ -87,7 +93,7 @@ async fn wait_for_turn(
 }
 
 /// Ready when the client is gone. What it sends meanwhile is kept, up to a bound.
-async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
+pub(super) async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
     let most = bytes.len() + AHEAD;
     while bytes.len() < most {
         if let Ok(0) | Err(_) = client.read_buf(bytes).await {

@@ -69,6 +69,8 @@ impl Life<'_> {
         let deadline = self.handshake_deadline();
         let hello = read_hello(&mut socket, &mut bytes, deadline).await?;
         let class = self.class(&hello);
+        // A resumption of TLS 1.2 takes 11 µs, less than the way to another thread and back.
+        let cheap = class == Class::Resumed && !hello.tls13;
         drop(hello);
 
         let mut place = match self.place(class, deadline).await {
@@ -83,7 +85,7 @@ impl Life<'_> {
             return Err(HandshakeFailure::Gone.into());
         }
 
-        let (tls, pool) = (&self.rules.tls, self.house.pool.as_ref());
+        let (tls, pool) = (&self.rules.tls, Some(self.house.pool.as_ref()).filter(|_| !cheap));
         // Boxed: its 5 kB are needed by those who have a place, not by those who wait, and not by the session.
         let handshake = Box::pin(tls.accept(socket, bytes, deadline, self.accepted, pool));
         let shaken = tokio::select! {

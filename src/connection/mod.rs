@@ -6,6 +6,7 @@ mod introduce;
 mod open;
 mod origin;
 mod receive;
+mod refuse;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,27 +18,24 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
-use self::admit::NotAdmitted;
 use self::handshake::NoHandshake;
-use self::open::NotOpened;
+use self::open::{NoSession, Opened};
 use self::origin::NoOrigin;
 use self::receive::NoConnect;
-use crate::admission::Refusal;
 use crate::door::Door;
 use crate::drain::Tasks;
 use crate::gate::{Gate, Visitor};
 use crate::mqtt::Protocol;
-use crate::mqtt::connect::{Connect, ConnectError};
+use crate::mqtt::connect::Connect;
 use crate::proxy_header::{self, Header};
-use crate::reason::Reason;
-use crate::refusal::{self, Addressee};
+use crate::refusal::{self, Delayed};
 use crate::relay::{self, Start, Traffic};
 use crate::socket;
 use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
 use crate::tls::{self, pool::Pool};
-use crate::upstream::{self, Answer, Brokers, Upstream};
+use crate::upstream::{self, Brokers};
 
 /// `[handshake]` and `[connect]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +75,7 @@ pub struct House {
     telemetry: Telemetry,
     tasks: Tasks,
     traffic: Traffic,
+    delayed: Delayed,
     accepted: AtomicU64,
 }
 
@@ -102,6 +101,7 @@ impl House {
             telemetry,
             tasks,
             traffic: Traffic::default(),
+            delayed: Delayed::default(),
             accepted,
         })
     }
@@ -198,7 +198,7 @@ impl Life<'_> {
         };
 
         self.phase.to(Phase::Connect);
-        let (connect, mut bytes) = match receive::connect(&mut client, &self.rules.connection).await {
+        let (connect, bytes) = match receive::connect(&mut client, &self.rules.connection).await {
             Ok(received) => received,
             Err(NoConnect::Invalid(error)) => return self.refuse_invalid(client, error).await,
             Err(NoConnect::TimedOut) => return self.give_up_waiting(client).await,
@@ -207,24 +207,18 @@ impl Life<'_> {
         };
         self.note(&connect);
 
-        let permit = match self.admit(&mut client, &mut bytes, &connect).await {
-            Ok(permit) => permit,
-            Err(NotAdmitted::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
-            Err(NotAdmitted::Left) => return self.left("left before its turn"),
-        };
-
-        self.phase.to(Phase::Dialing);
-        let (broker, answer) = match self.open(&mut client, bytes, &connect, permit).await {
+        let opened = match self.find_broker(&mut client, bytes, &connect).await {
             Ok(opened) => opened,
-            Err(NotOpened::Refused(refusal)) => return self.refuse(client, &connect, refusal).await,
-            Err(NotOpened::Left) => return End::by(Side::Client, "left before the CONNACK"),
+            Err(NoSession::Refused(refusal)) => return self.refuse(client, connect, refusal).await,
+            Err(NoSession::LeftBefore) => return self.left("left before its turn"),
+            Err(NoSession::Left) => return End::by(Side::Client, "left before the CONNACK"),
         };
         self.house.telemetry.observe(&mut self.attempt);
 
         self.phase.to(Phase::Relaying);
-        let keep_alive = open::keep_alive(&connect, &answer, &self.rules.relay);
+        let keep_alive = open::keep_alive(&connect, &opened.answer, &self.rules.relay);
         drop(connect);
-        self.relay(client, broker, answer, keep_alive).await
+        self.relay(client, opened, keep_alive).await
     }
 
     /// Finds out whose connection it is, and whether there is room for one more of that address.
@@ -296,13 +290,12 @@ impl Life<'_> {
     }
 
     /// Bytes both ways until an end.
-    async fn relay(
-        &mut self,
-        mut client: Client,
-        mut broker: Upstream,
-        answer: Answer,
-        keep_alive: Option<Duration>,
-    ) -> End {
+    async fn relay(&mut self, mut client: Client, opened: Opened, keep_alive: Option<Duration>) -> End {
+        let Opened {
+            mut broker,
+            answer,
+            session: _session,
+        } = opened;
         let start = Start {
             up: answer.up,
             down: answer.down,
@@ -323,36 +316,6 @@ impl Life<'_> {
             bytes_up: answer.bytes_up + end.bytes_up,
             bytes_down: answer.bytes_down + end.bytes_down,
         }
-    }
-
-    /// Tells a client why it does not get in.
-    async fn refuse(&mut self, client: Client, connect: &Connect, refusal: Refusal) -> End {
-        self.attempt.decision = Some(Decision::Refused(refusal.reason));
-        self.phase.to(Phase::Refusing);
-        let addressee = Addressee {
-            version: connect.version,
-            maximum_packet_size: connect.maximum_packet_size,
-        };
-        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
-        refusal::close(client, answer.as_deref()).await;
-        End::by(Side::Proxy, refusal.reason.word())
-    }
-
-    /// Answers what can't be accepted as MQTT.
-    async fn refuse_invalid(&mut self, client: Client, error: ConnectError) -> End {
-        let (reason, answer) = refusal::answer_invalid(error);
-        self.attempt.decision = Some(Decision::Invalid(reason));
-        self.phase.to(Phase::Refusing);
-        refusal::close(client, answer.as_deref()).await;
-        End::by(Side::Proxy, reason.map_or("no MQTT", Reason::word))
-    }
-
-    /// Closes on a client that has not sent a whole CONNECT in time.
-    async fn give_up_waiting(&mut self, client: Client) -> End {
-        self.attempt.decision = Some(Decision::TimedOut);
-        self.phase.to(Phase::Refusing);
-        refusal::close(client, None).await;
-        End::by(Side::Proxy, "no CONNECT in time")
     }
 
     fn left(&mut self, cause: &'static str) -> End {

@@ -1,78 +1,231 @@
-//! From a permit to a session: dial, forward, wait for the answer, settle.
+//! From a CONNECT to a session: a permit, a broker that can be dialled, its answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
+use super::admit::NotAdmitted;
 use super::{Client, Life};
+use crate::admission::brokers::Report;
 use crate::admission::{Outcome, Refusal};
-use crate::door::Permit;
+use crate::door::{self, Door, Permit};
 use crate::mqtt::connect::Connect;
 use crate::reason::Reason;
 use crate::relay;
-use crate::upstream::{self, Answer, NoAnswer, Upstream};
+use crate::telemetry::ending::Phase;
+use crate::upstream::{self, Answer, DialError, NoAnswer, Upstream};
+
+/// A session with a broker.
+pub(super) struct Opened {
+    pub(super) broker: Upstream,
+    pub(super) answer: Answer,
+    /// To be kept for as long as the session lasts.
+    pub(super) session: door::Session,
+}
 
 /// Why there is no session with a broker.
-pub(super) enum NotOpened {
+pub(super) enum NoSession {
     /// The client is answered.
     Refused(Refusal),
-    /// The client left.
+    /// The client left before it was admitted.
+    LeftBefore,
+    /// The client left before the broker's answer.
     Left,
 }
 
+impl From<NotAdmitted> for NoSession {
+    fn from(not_admitted: NotAdmitted) -> Self {
+        match not_admitted {
+            NotAdmitted::Refused(refusal) => Self::Refused(refusal),
+            NotAdmitted::Left => Self::LeftBefore,
+        }
+    }
+}
+
+/// Between two rounds of dials that all failed, for a client that may wait: short beside any client's patience, and long
+/// enough for a refused dial to cost nothing.
+const DIAL_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why there is no connection to a broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotDialled {
+    /// None was to be dialled: every breaker is open.
+    Shut,
+    /// Those that were did not take it.
+    Failed,
+}
+
 impl Life<'_> {
-    /// Dials a broker, forwards the CONNECT and waits for its answer; settles the permit by what came of it.
-    pub(super) async fn open(
+    /// Asks at the door, dials, forwards the CONNECT and waits for the answer. Where no broker can be dialled it knocks
+    /// again, as long as it may wait at all: a broker that restarts is waited for.
+    pub(super) async fn find_broker(
+        &mut self,
+        client: &mut Client,
+        mut bytes: Vec<u8>,
+        connect: &Connect,
+    ) -> Result<Opened, NoSession> {
+        let door = &self.house.door;
+        let mut arrival = self.arrival(client, connect);
+        self.attempt.lane = Some(arrival.lane);
+        let came = door.now();
+        loop {
+            let permit = self.admit(client, &mut bytes, &arrival).await?;
+            self.phase.to(Phase::Dialing);
+            match self.dial(&connect.client_id).await {
+                Ok((broker, trial)) => return self.open(client, bytes, connect, permit, broker, trial).await,
+                Err(NotDialled::Shut) => permit.settle(Outcome::Unused),
+                Err(NotDialled::Failed) => {
+                    permit.settle(Outcome::Failed);
+                    if !door.may_wait(came) {
+                        return Err(refused(Reason::NoBroker));
+                    }
+                    sleep(DIAL_PAUSE).await;
+                }
+            }
+            if arrival.since.is_some() && !door.may_wait(came) {
+                return Err(refused(Reason::BreakerOpen));
+            }
+            arrival.since = Some(came);
+        }
+    }
+
+    /// The first broker of this client's order that may be dialled and can be. A dry run refuses nobody: it dials those
+    /// behind an open breaker as well, after the others.
+    async fn dial(&mut self, client_id: &str) -> Result<(Upstream, Trial), NotDialled> {
+        let (house, settings) = (self.house, &self.rules.upstream);
+        let mut shut = Vec::new();
+        let mut failed = NotDialled::Shut;
+        for server in house.brokers.order(settings.balance, client_id) {
+            if !house.door.may_dial(server) {
+                shut.push(server);
+                continue;
+            }
+            failed = NotDialled::Failed;
+            if let Some(dialled) = self.dial_one(server).await {
+                return Ok(dialled);
+            }
+        }
+        if house.door.is_dry_run() {
+            for server in shut {
+                failed = NotDialled::Failed;
+                if let Some(dialled) = self.dial_one(server).await {
+                    return Ok(dialled);
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    async fn dial_one(&mut self, server: usize) -> Option<(Upstream, Trial)> {
+        let trial = Trial::new(&self.house.door, server);
+        self.attempt.server = Some(server);
+        let settings = &self.rules.upstream;
+        let dialled = self
+            .house
+            .brokers
+            .dial(server, settings.connect_timeout, &settings.source_addresses);
+        match dialled.await {
+            Ok(broker) => Some((broker, trial)),
+            Err(DialError::NoPort) => {
+                self.house.telemetry.metrics().no_port(server);
+                None
+            }
+            Err(error) => {
+                tracing::debug!(server, %error, "a broker can't be dialled");
+                trial.tell(Report::Failed);
+                None
+            }
+        }
+    }
+
+    /// Forwards the CONNECT and waits for its answer; settles the permit by what came of it.
+    async fn open(
         &mut self,
         client: &mut Client,
         bytes: Vec<u8>,
         connect: &Connect,
         permit: Permit,
-    ) -> Result<(Upstream, Answer), NotOpened> {
+        mut broker: Upstream,
+        trial: Trial,
+    ) -> Result<Opened, NoSession> {
         let Ok(bytes) = self.introduce(client, bytes) else {
             permit.settle(Outcome::Unused);
-            return Err(NotOpened::Left);
+            return Err(NoSession::Left);
         };
-        let server = 0;
-        self.attempt.server = Some(server);
-        let settings = &self.rules.upstream;
-        let brokers = &self.house.brokers;
-        let Ok(mut broker) = brokers.dial(server, settings.connect_timeout).await else {
-            permit.settle(Outcome::Failed);
-            return Err(no_broker());
-        };
-        let patience = settings.connack_timeout;
+        let patience = self.rules.upstream.connack_timeout;
         let answer = upstream::first_answer(client, &mut broker, bytes, connect.version, patience).await;
-        let health = brokers.health(server);
+        let health = self.house.brokers.health(trial.server);
         match answer {
             Ok(answer) => {
-                let (code, latency) = (answer.code, answer.latency);
-                permit.settle(Outcome::Answered { code, latency });
-                self.attempt.connack = Some((code, latency));
+                self.attempt.connack = Some((answer.code, answer.latency));
                 health.inspect(|health| health.succeeded());
-                Ok((broker, answer))
+                trial.tell(Report::Answered);
+                let session = permit.answered(answer.code, answer.latency);
+                Ok(Opened {
+                    broker,
+                    answer,
+                    session,
+                })
             }
             Err(NoAnswer::ClientLeft) => {
-                let settle = move || permit.settle(Outcome::Abandoned);
+                let settle = move || {
+                    trial.tell(Report::Abandoned);
+                    permit.settle(Outcome::Abandoned);
+                };
                 self.house
                     .tasks
                     .spawn(upstream::see_out(broker, patience, settle));
-                Err(NotOpened::Left)
+                Err(NoSession::Left)
             }
             Err(NoAnswer::BrokerFailed) => {
+                trial.tell(Report::Failed);
                 permit.settle(Outcome::Failed);
                 health.inspect(|health| health.failed());
-                Err(no_broker())
+                Err(refused(Reason::NoBroker))
             }
             Err(NoAnswer::TimedOut) => {
+                trial.tell(Report::Failed);
                 permit.settle(Outcome::TimedOut);
                 health.inspect(|health| health.stayed_silent());
-                Err(no_broker())
+                Err(refused(Reason::NoBroker))
             }
         }
     }
 }
 
-fn no_broker() -> NotOpened {
-    NotOpened::Refused(Refusal::new(Reason::NoBroker))
+/// One attempt on one broker: told how it came out, or abandoned when it is dropped, so that no probe is lost.
+struct Trial {
+    door: Arc<Door>,
+    server: usize,
+    told: bool,
+}
+
+impl Trial {
+    fn new(door: &Arc<Door>, server: usize) -> Self {
+        Self {
+            door: Arc::clone(door),
+            server,
+            told: false,
+        }
+    }
+
+    fn tell(mut self, report: Report) {
+        self.told = true;
+        self.door.report(self.server, report);
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if !self.told {
+            self.door.report(self.server, Report::Abandoned);
+        }
+    }
+}
+
+fn refused(reason: Reason) -> NoSession {
+    NoSession::Refused(Refusal::new(reason))
 }
 
 /// How long the client may stay silent ([MQTT-3.1.2-22] of 5.0, [MQTT-3.1.2-24] of 3.1.1); a keep-alive of the

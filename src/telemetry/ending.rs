@@ -245,6 +245,8 @@ pub struct Attempt {
     pub client_id: Option<String>,
     /// Clean session or Clean Start, once it is read.
     pub clean: Option<bool>,
+    /// Index of its lane in `admission.lanes`, their number for "default", once it is classified.
+    pub lane: Option<usize>,
     /// The decision, once it is made.
     pub decision: Option<Decision>,
     /// Time spent in the hold, where there was any.
@@ -289,6 +291,7 @@ impl Attempt {
             protocol: Protocol::Other,
             client_id: None,
             clean: None,
+            lane: None,
             decision: None,
             held: None,
             server: None,

@@ -257,24 +257,32 @@ impl Label for DecisionLabel {
     }
 }
 
-/// Label `lane`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// What matches no lane.
-    Default,
+/// Something for each value of label `lane`: the lanes of the configuration, and "default" for what is in none.
+pub(super) struct EachLane<T> {
+    configured: Box<[T]>,
+    default: T,
 }
 
-impl Label for Lane {
-    const ALL: &'static [Self] = &[Self::Default];
+/// What is in no lane of the configuration, and what was not classified.
+const DEFAULT_LANE: &str = "default";
 
-    fn index(self) -> usize {
-        self as usize
+impl<T> EachLane<T> {
+    /// For the lanes with these names.
+    pub(super) fn build(names: &[String], mut item: impl FnMut(&str) -> T) -> Self {
+        Self {
+            configured: names.iter().map(|name| item(name)).collect(),
+            default: item(DEFAULT_LANE),
+        }
     }
 
-    fn word(self) -> &'static str {
-        match self {
-            Self::Default => "default",
-        }
+    /// By index into the configuration.
+    pub(super) fn get(&self, lane: Option<usize>) -> &T {
+        lane.and_then(|lane| self.configured.get(lane))
+            .unwrap_or(&self.default)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.configured.iter().chain([&self.default])
     }
 }
 
@@ -377,7 +385,20 @@ mod tests {
         holds::<HandshakeVersion>();
         holds::<DecisionLabel>();
         holds::<Protocol>();
-        holds::<Lane>();
+    }
+
+    #[test]
+    fn a_lane_is_found_by_its_index_and_what_is_in_none_is_default() {
+        let lanes = EachLane::build(&["tablets".to_owned(), "meters".to_owned()], ToOwned::to_owned);
+        for (lane, expected) in [
+            (Some(0), "tablets"),
+            (Some(1), "meters"),
+            (Some(2), "default"),
+            (None, "default"),
+        ] {
+            assert_eq!(lanes.get(lane), expected);
+        }
+        assert_eq!(lanes.iter().count(), 3);
     }
 
     #[test]

@@ -157,7 +157,7 @@ mod tests {
             bytes_down: 0,
         };
         tracing::subscriber::with_default(subscriber, || {
-            Telemetry::new(Metrics::new(&[]).unwrap()).record(&mut attempt, &ending);
+            Telemetry::new(Metrics::new(&[], &[]).unwrap()).record(&mut attempt, &ending);
         });
         let bytes = written.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

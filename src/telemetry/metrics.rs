@@ -5,6 +5,7 @@
 //! children of all label sets are resolved once, at start. A whole connection costs about 25 additions and 3
 //! observations, 0.7 µs in a debug build; a scrape 0.3 ms with 9,000 descriptors open.
 
+mod brokers;
 mod families;
 mod files;
 
@@ -15,12 +16,14 @@ use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
-use self::families::{Admission, Audit, Clients, Gate, Upstream, add, build_info};
+use self::brokers::Upstream;
+use self::families::{Admission, Audit, Clients, Gate, add, build_info};
 use self::files::Files;
 use super::ending::{Attempt, Counted, Ending, Phase};
-use super::labels::{Each, Label};
+use super::labels::{Each, EachLane, Label};
 pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
+use crate::admission::breaker::State;
 use crate::admission::controller::Snapshot;
 use crate::admission::{gate, sources};
 
@@ -31,6 +34,7 @@ pub struct Metrics {
     gate: Gate,
     admission: Admission,
     upstreams: Vec<Upstream>,
+    lanes: EachLane<String>,
     files: Files,
     audit: Audit,
 }
@@ -50,16 +54,17 @@ pub struct Totals {
 
 impl Metrics {
     /// Registers everything, with a series for every combination of labels, so that the size of a scrape does not
-    /// depend on traffic. `servers` are the brokers as written in the configuration, in the order of their index.
+    /// depend on traffic. `servers` are the brokers as written in the configuration, in the order of their index;
+    /// `lanes` are the names of `admission.lanes`.
     ///
     /// An error is a name or label that Prometheus does not allow: a bug of ours.
-    pub fn new(servers: &[String]) -> Result<Arc<Self>, prometheus::Error> {
+    pub fn new(servers: &[String], lanes: &[String]) -> Result<Arc<Self>, prometheus::Error> {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         build_info(&registry)?;
         let clients = Clients::new(&registry)?;
         let gate = Gate::new(&registry)?;
-        let admission = Admission::new(&registry)?;
+        let admission = Admission::new(&registry, lanes)?;
         let upstreams = Upstream::all(&registry, servers)?;
         let files = Files::new(&registry)?;
         Ok(Arc::new(Self {
@@ -67,6 +72,7 @@ impl Metrics {
             gate,
             admission,
             upstreams,
+            lanes: EachLane::build(lanes, ToOwned::to_owned),
             files,
             audit: Audit::new(&registry)?,
             registry,
@@ -103,7 +109,7 @@ impl Metrics {
         if let Some(decision) = attempt.decision
             && Counted::first(&mut attempt.counted.decision)
         {
-            self.admission.decision(decision, attempt.protocol, attempt.held);
+            self.admission.decision(decision, attempt);
         }
         if let (Some(server), Some((code, latency))) = (attempt.server, attempt.connack)
             && Counted::first(&mut attempt.counted.connack)
@@ -136,11 +142,18 @@ impl Metrics {
         self.gate.set(handshakes, sources);
     }
 
-    /// Whether the broker with this index can be used, as far as is known. All count as up until told otherwise.
-    pub fn upstream_up(&self, server: usize, up: bool) {
+    /// Whether the broker with this index can be used, as far as is known, and its breaker. All count as up and closed
+    /// until told otherwise.
+    pub fn upstream(&self, server: usize, up: bool, breaker: State) {
         if let Some(upstream) = self.upstreams.get(server) {
             upstream.up.set(i64::from(up));
+            upstream.breaker.set(breaker as i64);
         }
+    }
+
+    /// A dial of the broker with this index found no local port.
+    pub fn no_port(&self, server: usize) {
+        add(self.upstreams.get(server).map(|upstream| &upstream.no_port), 1);
     }
 
     /// When the server certificates expire, by name and in Unix seconds. Replaces what was said before.
@@ -163,6 +176,11 @@ impl Metrics {
         self.upstreams
             .iter()
             .map(|upstream| (upstream.name.as_str(), upstream.up.get() == 1))
+    }
+
+    /// The name of a lane by its index, as it is in the label.
+    pub(super) fn lane(&self, lane: Option<usize>) -> &str {
+        self.lanes.get(lane)
     }
 
     /// The broker with this index as configured.
@@ -195,8 +213,8 @@ impl Metrics {
             connections: self.clients.accepted.get(),
             shed: self.sheds(),
             handshakes: sums(&self.clients.handshakes),
-            decisions: sums(&self.admission.connects),
-            refused: sums(&self.admission.refused),
+            decisions: self.admission.decisions(),
+            refused: self.admission.refusals(),
             dry_run: values(&self.admission.dry_run),
             relay_bytes_up: self.clients.bytes_up.get(),
             relay_bytes_down: self.clients.bytes_down.get(),
@@ -208,6 +226,10 @@ impl Metrics {
         self.admission.rate.set(snapshot.rate);
         self.admission.tokens.set(snapshot.tokens);
         self.admission.in_flight.set(i64::from(snapshot.in_flight));
+        self.admission.window.set(i64::from(snapshot.window));
+        let count = |gauge: &IntGauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        count(&self.admission.appointments, snapshot.appointments);
+        count(&self.admission.bad_credentials, snapshot.bad_credentials);
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

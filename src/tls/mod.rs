@@ -194,23 +194,28 @@ impl Acceptor {
     }
 
     /// One handshake, from the first byte of the ClientHello to the client's Finished, all before `deadline`. `begun`
-    /// was read from the socket already. Our own flight is computed by `pool`.
+    /// was read from the socket already. Our own flight is computed by `pool`; `None`: here and now.
     pub async fn accept(
         &self,
         socket: TcpStream,
         begun: Vec<u8>,
         deadline: Instant,
         accepted: Instant,
-        pool: &Pool,
+        pool: Option<&Pool>,
     ) -> Result<Established, HandshakeFailure> {
         let handshake = async {
             let start = start::start(socket, &begun)
                 .await
                 .map_err(|error| failure::classify(&error))?;
             let config = self.config_for(start.client_hello().alpn());
-            let flight = pool.crypto(move || start.into_stream(config)).await;
-            // A full queue or a panic: nothing that a client could mend.
-            let flight = flight.ok_or(HandshakeFailure::Protocol)?;
+            let flight = match pool {
+                None => start.into_stream(config),
+                Some(pool) => {
+                    let flight = pool.crypto(move || start.into_stream(config)).await;
+                    // A full queue or a panic: nothing that a client could mend.
+                    flight.ok_or(HandshakeFailure::Protocol)?
+                }
+            };
             flight.await.map_err(|error| failure::classify(&error))
         };
         let mut stream = timeout_at(deadline, handshake)

@@ -15,7 +15,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsConnector;
 
-use super::pool::Pool;
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -161,9 +160,8 @@ async fn handshake(acceptor: &Acceptor, client: ClientConfig) -> Result<Establis
     let server = async {
         let (tcp, _) = listener.accept().await.unwrap();
         let now = Instant::now();
-        let pool = Pool::with_threads(1).unwrap();
         let begun = Vec::new();
-        let mut established = acceptor.accept(tcp, begun, now + PATIENCE, now, &pool).await?;
+        let mut established = acceptor.accept(tcp, begun, now + PATIENCE, now, None).await?;
         established.stream.write_all(b"x").await.unwrap();
         Ok(established)
     };
@@ -844,9 +842,8 @@ async fn records_to_a_client_carry_no_more_than_the_limit() {
             });
             let (tcp, _) = listener.accept().await.unwrap();
             let now = Instant::now();
-            let pool = Pool::with_threads(1).unwrap();
             let mut established = acceptor
-                .accept(tcp, Vec::new(), now + PATIENCE, now, &pool)
+                .accept(tcp, Vec::new(), now + PATIENCE, now, None)
                 .await
                 .unwrap();
             established.stream.write_all(&vec![7; SENT]).await.unwrap();

@@ -3,8 +3,9 @@
 mod answer;
 mod dial;
 mod health;
+pub mod pick;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,8 +20,12 @@ use crate::proxy_header;
 pub struct Settings {
     /// The brokers, at least one.
     pub servers: Vec<Server>,
+    /// In which order they are tried.
+    pub balance: pick::Balance,
     /// Deadline of a dial.
     pub connect_timeout: Duration,
+    /// Local addresses that the dials are spread over; empty: the system picks one.
+    pub source_addresses: Vec<IpAddr>,
     /// CONNECT forwarded to CONNACK received.
     pub connack_timeout: Duration,
     /// The PROXY protocol header that tells a broker who its client is; `None`: none is sent.

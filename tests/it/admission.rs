@@ -308,7 +308,12 @@ async fn a_broker_that_resets_gives_its_place_back() {
         link.reset();
     })
     .await;
-    let daemon = Daemon::start(&scene, broker.address(), &[("admission.max_in_flight", "1")]);
+    // The breaker would answer for it after five.
+    let settings = [
+        ("admission.max_in_flight", "1"),
+        ("upstream.breaker.failures", "1000"),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
     for _ in 0..10 {
         let mut device = Device::dial(&daemon).await;
         device.send(&Connect::v311("unlucky").bytes()).await;

@@ -22,8 +22,8 @@ async fn more_clients_than_descriptors() {
     );
     let baseline = daemon.descriptors();
     let mut sessions = Vec::new();
-    for _ in 0..10 {
-        sessions.push(Device::join(&daemon, Connect::v311("early")).await);
+    for number in 0..10 {
+        sessions.push(Device::join(&daemon, Connect::v311(&format!("early-{number}"))).await);
     }
 
     let mut crowd = Vec::new();
@@ -49,7 +49,7 @@ async fn more_clients_than_descriptors() {
     }
     for index in 0..sessions.len() {
         let visit = broker.visit(index).await;
-        let connect = Connect::v311("early").bytes().len();
+        let connect = Connect::v311("early-0").bytes().len();
         assert!(
             visit
                 .received_at_least(connect + 2)
@@ -60,8 +60,8 @@ async fn more_clients_than_descriptors() {
 
     drop(crowd);
     daemon.descriptors_back_to(baseline + 2 * sessions.len()).await;
-    for _ in 0..20 {
-        let _session = Device::join(&daemon, Connect::v311("after")).await;
+    for number in 0..20 {
+        let _session = Device::join(&daemon, Connect::v311(&format!("after-{number}"))).await;
     }
     drop(sessions);
     daemon.descriptors_back_to(baseline).await;

@@ -403,7 +403,7 @@ async fn a_broker_that_ignores_the_end_leaks_nothing() {
     let daemon = Daemon::start(&scene, deaf.address(), &[("relay.write_timeout", "\"2s\"")]);
     let baseline = daemon.descriptors();
     for number in 0..30 {
-        let mut device = Device::join(&daemon, Connect::v311("leaving")).await;
+        let mut device = Device::join(&daemon, Connect::v311(&format!("leaving-{number}"))).await;
         match number % 3 {
             0 => device.reset(),
             1 => device.vanish(),
@@ -481,10 +481,11 @@ async fn many_vanish_and_come_again_and_nothing_is_left() {
     let broker = Stub::content().await;
     let daemon = Daemon::start(&scene, broker.address(), &[]);
     let baseline = daemon.descriptors();
-    for _ in 0..5 {
+    for round in 0..5 {
         let mut devices = Vec::new();
-        for _ in 0..40 {
-            devices.push(Device::join(&daemon, Connect::v311("again")).await);
+        for number in 0..40 {
+            let client_id = format!("again-{round}-{number}");
+            devices.push(Device::join(&daemon, Connect::v311(&client_id)).await);
         }
         for (number, device) in devices.into_iter().enumerate() {
             match number % 3 {

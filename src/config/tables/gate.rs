@@ -10,13 +10,13 @@ use crate::config::kind::{Number, Whole};
 use crate::config::reader::Table;
 
 /// A number a second, 0 for no limit.
-const RATES: Number = Number {
+pub(super) const RATES: Number = Number {
     least: 0.0,
     most: MOST_TOKENS,
 };
 
 /// What may come at once; it is counted in whole connections.
-const BURSTS: Whole = Whole {
+pub(super) const BURSTS: Whole = Whole {
     least: 0,
     most: MOST_TOKENS as i64,
 };

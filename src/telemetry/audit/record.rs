@@ -15,7 +15,8 @@ use super::file::Found;
 use crate::telemetry::ending::{
     Attempt, Decision, Ending, Handshake, HandshakeFailure, HandshakeKind, TlsVersion,
 };
-use crate::telemetry::labels::{DecisionLabel, Label, Lane};
+use crate::telemetry::labels::{DecisionLabel, Label};
+use crate::telemetry::metrics::Metrics;
 
 /// RFC 3339 with microseconds, UTC.
 const TIMESTAMP: &[BorrowedFormatItem<'_>] =
@@ -82,17 +83,17 @@ impl Record {
         }
     }
 
-    /// Appends the line without its line feed. `server` names a broker by its index.
+    /// Appends the line without its line feed. `names` has those of brokers and lanes.
     pub(super) fn write<'s>(
         &'s self,
         line: &mut Vec<u8>,
         prev: Link,
-        server: impl Fn(usize) -> Option<&'s str>,
+        names: &'s Metrics,
     ) -> serde_json::Result<()> {
         let ts = timestamp(self.at);
         let (event, body) = match &self.event {
             Event::Start(found) => ("start", Body::Start(StartBody::of(found))),
-            Event::Attempt(attempt) => ("attempt", Body::Attempt(AttemptBody::of(attempt, server))),
+            Event::Attempt(attempt) => ("attempt", Body::Attempt(AttemptBody::of(attempt, names))),
             Event::End { connection, ending } => ("end", Body::End(EndBody::of(*connection, ending))),
             Event::Change { change, details } => (change.word(), Body::Details(details)),
             Event::Shed(counts) => ("shed", Body::Shed { counts }),
@@ -164,7 +165,7 @@ struct AttemptBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     clean: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lane: Option<&'static str>,
+    lane: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +187,7 @@ struct AttemptBody<'a> {
 }
 
 impl<'a> AttemptBody<'a> {
-    fn of(attempt: &'a Attempt, server: impl Fn(usize) -> Option<&'a str>) -> Self {
+    fn of(attempt: &'a Attempt, names: &'a Metrics) -> Self {
         let (reason, would_refuse) = match attempt.decision {
             Some(Decision::Refused(reason) | Decision::Invalid(Some(reason))) => (Some(reason.word()), None),
             Some(Decision::Admitted {
@@ -206,7 +207,7 @@ impl<'a> AttemptBody<'a> {
             client_id: attempt.client_id.as_deref(),
             protocol: attempt.decision.map(|_| attempt.protocol.word()),
             clean: attempt.clean,
-            lane: attempt.client_id.as_ref().map(|_| Lane::Default.word()),
+            lane: attempt.client_id.as_ref().map(|_| names.lane(attempt.lane)),
             tls: attempt.handshake.map(tls),
             decision: attempt
                 .decision
@@ -214,7 +215,7 @@ impl<'a> AttemptBody<'a> {
             reason,
             would_refuse,
             waited_ms: attempt.held.map(milliseconds),
-            server: attempt.server.and_then(server),
+            server: attempt.server.and_then(|server| names.server(server)),
             connack: attempt.connack.map(|(code, _)| code),
             connack_ms: attempt.connack.map(|(_, latency)| tenths(latency)),
         }

@@ -32,7 +32,7 @@ fn settings(path: &Path) -> Settings {
 }
 
 fn run(settings: Settings) -> Run {
-    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned()]).unwrap();
+    let metrics = Metrics::new(&["127.0.0.1:1883".to_owned()], &["tablets".to_owned()]).unwrap();
     let audit = Audit::start(settings, Arc::clone(&metrics)).unwrap();
     Run {
         telemetry: Telemetry::new(Arc::clone(&metrics)).with_audit(audit),
@@ -143,7 +143,9 @@ fn an_attempt_has_its_line_when_its_outcome_is_known_and_a_session_another_at_it
     session.connack = Some((0, Duration::from_micros(12_340)));
     telemetry.observe(&mut session);
     telemetry.record(&mut session, &ending(Phase::Relaying));
-    telemetry.record(&mut refused(8, "sensor-43"), &ending(Phase::Refusing));
+    let mut in_lane = refused(8, "sensor-43");
+    in_lane.lane = Some(0);
+    telemetry.record(&mut in_lane, &ending(Phase::Refusing));
     let mut stranger = Attempt::new(9, "[2001:db8::1]:5".parse().unwrap());
     stranger.handshake = Some(Err(HandshakeFailure::NotTls));
     telemetry.record(&mut stranger, &ending(Phase::Handshake));
@@ -174,7 +176,7 @@ fn an_attempt_has_its_line_when_its_outcome_is_known_and_a_session_another_at_it
             json!({"event": "end", "conn": 7, "side": "client", "phase": "relaying", "cause": "reset",
                 "seconds": 12.345, "bytes_up": 77, "bytes_down": 4}),
             json!({"event": "attempt", "conn": 8, "source": "10.1.2.3:54321", "client_id": "sensor-43",
-                "protocol": "3.1.1", "clean": true, "lane": "default", "tls": "1.3 full", "decision": "refused",
+                "protocol": "3.1.1", "clean": true, "lane": "tablets", "tls": "1.3 full", "decision": "refused",
                 "reason": "hold-full"}),
             json!({"event": "attempt", "conn": 9, "source": "[2001:db8::1]:5", "tls": "failed",
                 "reason": "not-tls"}),
@@ -464,7 +466,7 @@ fn a_second_writer_and_a_file_that_is_no_log_are_turned_down() {
     let (folder, path) = folder();
     let first = run(settings(&path));
     let start = |path: &Path| {
-        Audit::start(settings(path), Metrics::new(&[]).unwrap())
+        Audit::start(settings(path), Metrics::new(&[], &[]).unwrap())
             .err()
             .map(|e| e.to_string())
     };

@@ -213,7 +213,7 @@ impl Writer {
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         let metrics = &self.metrics;
-        match record.write(&mut line, self.log.link(), |server| metrics.server(server)) {
+        match record.write(&mut line, self.log.link(), metrics) {
             Ok(()) => {
                 self.make_room(line.len());
                 self.log.linked(&line);

@@ -1,5 +1,6 @@
 //! Every metric: its name, its labels, its buckets.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{
@@ -10,9 +11,9 @@ use prometheus::{
 use crate::admission::{gate, sources};
 use crate::mqtt::Protocol;
 use crate::reason::Reason;
-use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
+use crate::telemetry::ending::{Attempt, Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
 use crate::telemetry::labels::{
-    DecisionLabel, Each, EachCode, HandshakeOutcome, HandshakeVersion, Label, Lane, Shed,
+    DecisionLabel, Each, EachLane, HandshakeOutcome, HandshakeVersion, Label, Shed,
 };
 
 /// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
@@ -25,12 +26,6 @@ const HANDSHAKE_BUCKETS: [f64; 14] = [
 /// 15, 30, 60 s).
 const HOLD_BUCKETS: [f64; 13] = [
     0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 30.0, 60.0,
-];
-
-/// Seconds. A broker without work answers within a few ms; 0.2 is the default of `admission.adaptive.target_latency`
-/// and 30 of `upstream.connack_timeout`, with factors of two and more in between.
-const CONNACK_BUCKETS: [f64; 14] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 30.0,
 ];
 
 /// The side of the devices: sockets, handshakes, sessions.
@@ -170,17 +165,20 @@ impl Gate {
 
 /// What became of the CONNECTs, and the controller.
 pub(super) struct Admission {
-    pub(super) connects: Each<DecisionLabel, Each<Protocol, IntCounter>>,
-    pub(super) refused: Each<Reason, Each<Lane, IntCounter>>,
+    pub(super) connects: Each<DecisionLabel, Each<Protocol, EachLane<IntCounter>>>,
+    pub(super) refused: Each<Reason, EachLane<IntCounter>>,
     pub(super) dry_run: Each<Reason, IntCounter>,
     pub(super) hold_seconds: Histogram,
     pub(super) rate: Gauge,
     pub(super) tokens: Gauge,
     pub(super) in_flight: IntGauge,
+    pub(super) window: IntGauge,
+    pub(super) appointments: IntGauge,
+    pub(super) bad_credentials: IntGauge,
 }
 
 impl Admission {
-    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(registry: &Registry, lanes: &[String]) -> Result<Self, prometheus::Error> {
         let connects = counters(
             registry,
             "seawall_connects_total",
@@ -213,36 +211,52 @@ impl Admission {
         Ok(Self {
             connects: Each::build(|decision: DecisionLabel| {
                 Each::build(|protocol: Protocol| {
-                    connects.with_label_values(&[decision.word(), protocol.word(), Lane::Default.word()])
+                    EachLane::build(lanes, |lane| {
+                        connects.with_label_values(&[decision.word(), protocol.word(), lane])
+                    })
                 })
             }),
-            refused: each_pair(&refused),
+            refused: Each::build(|reason: Reason| {
+                EachLane::build(lanes, |lane| refused.with_label_values(&[reason.word(), lane]))
+            }),
             dry_run: each(&dry_run),
             hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
             rate: registered(registry, rate)?,
             tokens: registered(registry, tokens)?,
             in_flight: registered(registry, in_flight)?,
+            window: gauge(
+                registry,
+                "seawall_admission_window",
+                "CONNECTs that may be in flight now",
+            )?,
+            appointments: gauge(
+                registry,
+                "seawall_appointments",
+                "Refused clients that have a slot",
+            )?,
+            bad_credentials: gauge(
+                registry,
+                "seawall_bad_credentials",
+                "Credentials that the brokers have refused lately",
+            )?,
         })
     }
 
-    pub(super) fn decision(&self, decision: Decision, protocol: Protocol, held: Option<Duration>) {
+    pub(super) fn decision(&self, decision: Decision, attempt: &Attempt) {
+        let (protocol, lane) = (attempt.protocol, attempt.lane);
         add(
             self.connects
                 .get(decision.into())
-                .and_then(|protocols| protocols.get(protocol)),
+                .and_then(|protocols| protocols.get(protocol))
+                .map(|lanes| lanes.get(lane)),
             1,
         );
-        if let Some(held) = held {
+        if let Some(held) = attempt.held {
             measure(Some(&self.hold_seconds), held);
         }
         match decision {
             Decision::Refused(reason) | Decision::Invalid(Some(reason)) => {
-                add(
-                    self.refused
-                        .get(reason)
-                        .and_then(|lanes| lanes.get(Lane::Default)),
-                    1,
-                );
+                add(self.refused.get(reason).map(|lanes| lanes.get(lane)), 1);
             }
             Decision::Admitted {
                 would_refuse: Some(reason),
@@ -255,51 +269,29 @@ impl Admission {
     }
 }
 
-/// One broker.
-pub(super) struct Upstream {
-    pub(super) name: String,
-    pub(super) connack_seconds: Histogram,
-    pub(super) connacks: EachCode<IntCounter>,
-    pub(super) up: IntGauge,
+impl Admission {
+    /// Of all protocols and lanes.
+    pub(super) fn decisions(&self) -> BTreeMap<&'static str, u64> {
+        let sum = |protocols: &Each<Protocol, EachLane<IntCounter>>| {
+            protocols.iter().map(|(_, lanes)| total(lanes)).sum()
+        };
+        self.connects
+            .iter()
+            .map(|(decision, protocols)| (decision, sum(protocols)))
+            .collect()
+    }
+
+    /// Of all lanes.
+    pub(super) fn refusals(&self) -> BTreeMap<&'static str, u64> {
+        self.refused
+            .iter()
+            .map(|(reason, lanes)| (reason, total(lanes)))
+            .collect()
+    }
 }
 
-impl Upstream {
-    pub(super) fn all(registry: &Registry, servers: &[String]) -> Result<Vec<Self>, prometheus::Error> {
-        let seconds = histograms(
-            registry,
-            "seawall_connack_seconds",
-            "CONNECT forwarded to CONNACK received",
-            &["server"],
-            &CONNACK_BUCKETS,
-        )?;
-        let connacks = counters(
-            registry,
-            "seawall_broker_connacks_total",
-            "CONNACKs of the brokers, passed on as they came",
-            &["server", "code"],
-        )?;
-        let up = Opts::new(
-            "seawall_upstream_up",
-            "Whether the broker can be used, as far as is known",
-        );
-        let up = registered(registry, IntGaugeVec::new(up, &["server"])?)?;
-        let upstream = |name: &String| {
-            let up = up.with_label_values(&[name]);
-            up.set(1);
-            Self {
-                name: name.clone(),
-                connack_seconds: seconds.with_label_values(&[name]),
-                connacks: EachCode::build(|code| connacks.with_label_values(&[name, code])),
-                up,
-            }
-        };
-        Ok(servers.iter().map(upstream).collect())
-    }
-
-    pub(super) fn connack(&self, code: u8, latency: Duration) {
-        self.connack_seconds.observe(latency.as_secs_f64());
-        self.connacks.get(code).inc();
-    }
+fn total(lanes: &EachLane<IntCounter>) -> u64 {
+    lanes.iter().map(IntCounter::get).sum()
 }
 
 /// The audit log.
@@ -348,6 +340,10 @@ fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, pr
     registered(registry, IntCounter::new(name, help)?)
 }
 
+fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    registered(registry, IntGauge::new(name, help)?)
+}
+
 pub(super) fn counters(
     registry: &Registry,
     name: &str,
@@ -357,7 +353,7 @@ pub(super) fn counters(
     registered(registry, IntCounterVec::new(Opts::new(name, help), labels)?)
 }
 
-fn histograms(
+pub(super) fn histograms(
     registry: &Registry,
     name: &str,
     help: &str,

@@ -10,7 +10,7 @@ use crate::reason::Reason;
 use crate::telemetry::ending::{Decision, Handshake, HandshakeFailure, HandshakeKind, Side, TlsVersion};
 
 fn metrics() -> Arc<Metrics> {
-    let metrics = Metrics::new(&["a:1883".to_owned(), "b:1883".to_owned()]).unwrap();
+    let metrics = Metrics::new(&["a:1883".to_owned(), "b:1883".to_owned()], &[]).unwrap();
     metrics.certificates([("default", 1)].into_iter());
     metrics.revocation_lists([("devices.crl", 1)].into_iter());
     metrics

@@ -35,6 +35,8 @@ pub fn configuration(scene: &Scene, upstream: SocketAddr, settings: &[(&str, &st
         ("admission.rate", "100000".to_owned()),
         ("admission.burst", "100000".to_owned()),
         ("admission.max_in_flight", "100000".to_owned()),
+        // Its number differs each time; the scenarios about it turn it on.
+        ("refusal.retry_after", "false".to_owned()),
     ]);
     for (key, value) in settings {
         all.insert(key, (*value).to_owned());

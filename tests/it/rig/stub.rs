@@ -137,6 +137,11 @@ impl Visit {
 }
 
 impl Link {
+    /// Where the connection comes from.
+    pub fn peer(&self) -> SocketAddr {
+        self.stream.peer_addr().unwrap()
+    }
+
     /// The next packet; `None` at the end.
     pub async fn packet(&mut self) -> Option<Vec<u8>> {
         match read_packet(&mut self.stream).await {

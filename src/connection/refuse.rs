@@ -1,0 +1,94 @@
+//! The ends of those that are not served.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::{Client, End, Life, admit};
+use crate::admission::Refusal;
+use crate::mqtt::connect::{Connect, ConnectError};
+use crate::reason::Reason;
+use crate::refusal::{self, Addressee};
+use crate::telemetry::ending::{Decision, Phase, Side};
+
+/// How the wait of an answer ended.
+enum Waited {
+    /// Its time has come.
+    Over,
+    /// The client left.
+    Left,
+    /// The proxy goes down.
+    Draining,
+}
+
+impl Life<'_> {
+    /// Tells a client why it does not get in.
+    pub(super) async fn refuse(
+        &mut self,
+        mut client: Client,
+        connect: Box<Connect>,
+        mut refusal: Refusal,
+    ) -> End {
+        self.attempt.decision = Some(Decision::Refused(refusal.reason));
+        self.house.telemetry.observe(&mut self.attempt);
+        let addressee = Addressee {
+            version: connect.version,
+            maximum_packet_size: connect.maximum_packet_size,
+        };
+        // Who waits for its answer needs no CONNECT any more.
+        drop(connect);
+        let decided = Instant::now();
+        match self.delay(&mut client, refusal.reason).await {
+            Waited::Over => {}
+            Waited::Left => return End::by(Side::Client, "left before its answer"),
+            Waited::Draining => refusal = Refusal::new(Reason::Draining),
+        }
+        self.phase.to(Phase::Refusing);
+        refusal.retry_after = refusal
+            .retry_after
+            .map(|time| time.saturating_sub(decided.elapsed()));
+        let answer = refusal::answer(&refusal, addressee, &self.rules.refusal);
+        refusal::close(client, answer.as_deref()).await;
+        End::by(Side::Proxy, refusal.reason.word())
+    }
+
+    /// Waits a random part of `refusal.delay`: many clients come again a fixed time after the close, so this is the
+    /// jitter that they lack. A drain waits for nobody.
+    async fn delay(&mut self, client: &mut Client, reason: Reason) -> Waited {
+        let (delay, most) = (self.rules.refusal.delay, self.rules.refusal.max_delayed);
+        if delay.is_zero() || reason == Reason::Draining {
+            return Waited::Over;
+        }
+        let Some(_place) = self.house.delayed.enter(most) else {
+            return Waited::Over;
+        };
+        self.phase.to(Phase::Delayed);
+        let mut ignored = Vec::new();
+        tokio::select! {
+            () = sleep(random_part(delay)) => Waited::Over,
+            () = admit::leaves(client, &mut ignored) => Waited::Left,
+            () = self.house.tasks.draining() => Waited::Draining,
+        }
+    }
+
+    /// Answers what can't be accepted as MQTT.
+    pub(super) async fn refuse_invalid(&mut self, client: Client, error: ConnectError) -> End {
+        let (reason, answer) = refusal::answer_invalid(error);
+        self.attempt.decision = Some(Decision::Invalid(reason));
+        self.phase.to(Phase::Refusing);
+        refusal::close(client, answer.as_deref()).await;
+        End::by(Side::Proxy, reason.map_or("no MQTT", Reason::word))
+    }
+
+    /// Closes on a client that has not sent a whole CONNECT in time.
+    pub(super) async fn give_up_waiting(&mut self, client: Client) -> End {
+        self.attempt.decision = Some(Decision::TimedOut);
+        self.phase.to(Phase::Refusing);
+        refusal::close(client, None).await;
+        End::by(Side::Proxy, "no CONNECT in time")
+    }
+}
+
+fn random_part(delay: Duration) -> Duration {
+    delay.mul_f64(fastrand::f64())
+}
