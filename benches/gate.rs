@@ -50,6 +50,8 @@ const CROWD: usize = 64;
 const BURST: usize = 20_000;
 /// Of which so many are kept open: what the descriptor limit of this process is good for.
 const KEPT: usize = 19_000;
+/// Devices with a ticket, and as many without, that arrive together.
+const DEVICES: usize = 4_000;
 
 fn main() {
     // `cargo test --benches` runs this as well; only `cargo bench` asks for figures.
@@ -81,6 +83,7 @@ async fn measure() {
         println!("{name:<56} {:>8.1}", shed(&scene, address, settings).await);
     }
     burst(&scene, address).await;
+    together(&scene, address).await;
 }
 
 fn start(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> Daemon {
@@ -319,4 +322,72 @@ async fn burst(scene: &Scene, broker: SocketAddr) {
         metrics.sum("seawall_shed_total", &[("reason", "max-connections")]),
     );
     drop(crowd.join().unwrap());
+}
+
+/// Resumers and strangers at once, at a gate that serves a quarter of them in a second: 16 places, each held for 8 ms.
+async fn together(scene: &Scene, broker: SocketAddr) {
+    let daemon = start(scene, broker, &[("handshake.max_in_flight", "16")]);
+    let resuming: &'static [u8] = resuming_hello(&daemon).await.leak();
+    let strange: &'static [u8] = hello().leak();
+    let mut gathering = Vec::new();
+    for _ in 0..16 {
+        let mut socket = TcpStream::connect(daemon.address()).await.unwrap();
+        socket.write_all(strange).await.unwrap();
+        assert!(socket.read(&mut [0; 4096]).await.unwrap() > 100);
+        gathering.push(socket);
+    }
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut devices = Vec::new();
+    for number in 0..2 * DEVICES {
+        let resumes = number % 2 == 0;
+        let Ok(mut socket) = TcpStream::connect(daemon.address()).await else {
+            continue;
+        };
+        let hello = if resumes { resuming } else { strange };
+        let _ = socket.write_all(hello).await;
+        let order = Arc::clone(&order);
+        devices.push(tokio::spawn(async move {
+            if socket.read(&mut [0; 4096]).await.is_ok_and(|read| read > 100) {
+                order.lock().unwrap().push(resumes);
+                sleep(Duration::from_millis(8)).await;
+            }
+        }));
+    }
+    drop(gathering);
+    for device in devices {
+        device.await.unwrap();
+    }
+    let order = order.lock().unwrap();
+    let resumers = order.iter().filter(|resumes| **resumes).count();
+    let (mut through, mut strangers) = (0, 0);
+    for resumes in order.iter() {
+        through += usize::from(*resumes);
+        strangers += usize::from(!*resumes);
+        if strangers > DEVICES / 10 {
+            break;
+        }
+    }
+    println!(
+        "{DEVICES} resumers and {DEVICES} strangers: {resumers} resumers served, {through} of them before a tenth of the \
+         strangers; {} strangers in all",
+        order.len() - resumers
+    );
+}
+
+/// The ClientHello of a client that was here before.
+async fn resuming_hello(daemon: &Daemon) -> Vec<u8> {
+    let mut settings = tls_settings().as_ref().clone();
+    settings.resumption = rustls::client::Resumption::in_memory_sessions(4);
+    let settings = Arc::new(settings);
+    let name = ServerName::try_from("localhost").unwrap();
+    let socket = TcpStream::connect(daemon.address()).await.unwrap();
+    let connector = tokio_rustls::TlsConnector::from(Arc::clone(&settings));
+    let mut stream = connector.connect(name.clone(), socket).await.unwrap();
+    // The tickets come before the CONNACK.
+    stream.write_all(&Connect::v311("before").bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 4]).await.unwrap();
+    let mut client = ClientConnection::new(settings, name).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
 }
