@@ -219,6 +219,12 @@ impl Door {
         session
     }
 
+    fn kicked_out(&self, session: clients::Session) {
+        let mut controller = self.lock();
+        let now = self.now();
+        controller.kicked_out(session, now);
+    }
+
     fn ended(&self, session: clients::Session) {
         self.lock().ended(session);
     }
@@ -292,6 +298,15 @@ impl std::fmt::Debug for Permit {
 pub struct Session {
     door: Arc<Door>,
     session: Option<clients::Session>,
+}
+
+impl Session {
+    /// The broker has ended it, perhaps because another client has taken it over.
+    pub fn kicked_out(mut self) {
+        if let Some(session) = self.session.take() {
+            self.door.kicked_out(session);
+        }
+    }
 }
 
 impl Drop for Session {

@@ -107,11 +107,11 @@ impl Clients {
         Ok(())
     }
 
-    /// The broker has accepted `client`. Where it had a session already, that one has been taken over.
-    pub fn connected(&mut self, client: Key, now: Moment) -> Option<Session> {
+    /// The broker has accepted `client`. It may have a session already: whether that one is taken over is seen when it
+    /// ends.
+    pub fn connected(&mut self, client: Key) -> Option<Session> {
         if let Some(sessions) = self.open.get_mut(&client) {
             *sessions = sessions.saturating_add(1);
-            self.count_takeover(client, now);
             return Some(Session(client));
         }
         if self.open.len() >= self.room {
@@ -133,6 +133,15 @@ impl Clients {
         *sessions -= 1;
         if *sessions == 0 {
             self.open.remove(&session.0);
+        }
+    }
+
+    /// The broker has ended a session. Where its client has another one, that has taken this one over.
+    pub fn kicked_out(&mut self, session: Session, now: Moment) {
+        let client = session.0;
+        self.ended(session);
+        if self.open.contains_key(&client) {
+            self.count_takeover(client, now);
         }
     }
 
@@ -262,14 +271,14 @@ mod tests {
 
     /// Two devices: each accepted one ends the other's session and is itself thrown out by the other's next.
     fn fight(clients: &mut Clients, until: u64, retry: u64) -> Vec<u64> {
-        let mut session = clients.connected(CLIENT, at(0));
+        let mut session = clients.connected(CLIENT);
         let mut accepted = Vec::new();
         let mut now = 0;
         while now < until {
             now += retry;
             if clients.knock(CLIENT, at(now)).is_ok() {
-                let newer = clients.connected(CLIENT, at(now));
-                clients.ended(session.take().unwrap());
+                let newer = clients.connected(CLIENT);
+                clients.kicked_out(session.take().unwrap(), at(now));
                 session = newer;
                 accepted.push(now);
             }
@@ -297,7 +306,7 @@ mod tests {
         let mut clients = Clients::new(Settings::default());
         for number in 0..1000 {
             assert_eq!(clients.knock(CLIENT, at(number * 2000)), Ok(()));
-            let session = clients.connected(CLIENT, at(number * 2000)).unwrap();
+            let session = clients.connected(CLIENT).unwrap();
             clients.ended(session);
         }
         assert_eq!(clients.open(), 0);
@@ -306,23 +315,34 @@ mod tests {
     #[test]
     fn a_device_with_a_broken_link_now_and_then_is_no_twin() {
         let mut clients = Clients::new(Settings::default());
-        let mut session = clients.connected(CLIENT, at(0)).unwrap();
+        let mut session = clients.connected(CLIENT).unwrap();
         for number in 1..100 {
             assert_eq!(clients.knock(CLIENT, at(number * 120_000)), Ok(()));
-            let newer = clients.connected(CLIENT, at(number * 120_000)).unwrap();
-            clients.ended(session);
+            let newer = clients.connected(CLIENT).unwrap();
+            clients.kicked_out(session, at(number * 120_000));
             session = newer;
         }
         clients.ended(session);
     }
 
     #[test]
+    fn sessions_that_nobody_kicks_out_are_no_twins() {
+        let mut clients = Clients::new(Settings::default());
+        // A broker that lets them be, and one that is slow to notice that the old ones have left.
+        let sessions: Vec<_> = (0..100).map(|_| clients.connected(CLIENT).unwrap()).collect();
+        assert_eq!(clients.knock(CLIENT, at(1)), Ok(()));
+        for session in sessions {
+            clients.ended(session);
+        }
+        assert_eq!(clients.knock(CLIENT, at(2)), Ok(()));
+        assert_eq!(clients.open(), 0);
+    }
+
+    #[test]
     fn open_sessions_are_bounded() {
         let mut clients = Clients::new(Settings::default());
         clients.room = 1000;
-        let sessions: Vec<_> = (0..)
-            .map_while(|number| clients.connected(Key(number), at(0)))
-            .collect();
+        let sessions: Vec<_> = (0..).map_while(|number| clients.connected(Key(number))).collect();
         assert_eq!(sessions.len(), 1000);
         for session in sessions {
             clients.ended(session);

@@ -243,7 +243,7 @@ impl<W> Controller<W> {
                     self.credentials.learn(key, code, now);
                 }
                 let client = arrival.client.filter(|_| code == 0);
-                client.and_then(|client| self.clients.connected(client, now))
+                client.and_then(|client| self.clients.connected(client))
             }
             Outcome::Failed | Outcome::TimedOut => {
                 self.adaptive.failed(now);
@@ -253,6 +253,11 @@ impl<W> Controller<W> {
         };
         self.go_on(now);
         session
+    }
+
+    /// The broker has ended the session of a client.
+    pub fn kicked_out(&mut self, session: Session, now: Moment) {
+        self.clients.kicked_out(session, now);
     }
 
     /// The session of a client is over.

@@ -294,7 +294,7 @@ impl Life<'_> {
         let Opened {
             mut broker,
             answer,
-            session: _session,
+            session,
         } = opened;
         let start = Start {
             up: answer.up,
@@ -310,6 +310,9 @@ impl Life<'_> {
         };
         let (rules, traffic) = (&self.rules.relay, &self.house.traffic);
         let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
+        if end.side == Side::Broker {
+            session.kicked_out();
+        }
         End {
             side: end.side,
             cause: end.cause,

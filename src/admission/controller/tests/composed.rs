@@ -138,7 +138,10 @@ fn twins_are_slowed_down_by_their_sessions() {
     let mut sessions = Vec::new();
     for number in 0..5 {
         let seat = admitted(&mut stage, named("twin"), at(number));
-        sessions.extend(stage.controller.settle(seat, ANSWERED, at(number)));
+        let newer = stage.controller.settle(seat, ANSWERED, at(number));
+        if let Some(session) = std::mem::replace(&mut sessions, newer.into_iter().collect()).pop() {
+            stage.controller.kicked_out(session, at(number));
+        }
     }
     assert_eq!(
         refusal(&mut stage, named("twin"), at(5)).reason,
