@@ -151,24 +151,32 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// Accepts for ever and hands each socket to `serve`, or sheds it.
-pub async fn accept<S>(listener: TcpListener, places: Arc<Places>, metrics: Arc<Metrics>, serve: S)
+/// Accepts for ever and hands each socket to `serve`, or sheds it. The spare descriptor is taken now, not when the first
+/// client comes: by then there may be none.
+pub fn accept<S>(
+    listener: TcpListener,
+    places: Arc<Places>,
+    metrics: Arc<Metrics>,
+    serve: S,
+) -> impl Future<Output = ()>
 where
     S: Fn(TcpStream, SocketAddr, PlaceGuard),
 {
     let mut spare = Spare::new();
-    loop {
-        match listener.accept().await {
-            Ok((socket, source)) => {
-                metrics.accepted();
-                if let Some(place) = places.take() {
-                    serve(socket, source, place);
-                } else {
-                    metrics.shed(Shed::MaxConnections);
-                    socket::reset(&socket);
+    async move {
+        loop {
+            match listener.accept().await {
+                Ok((socket, source)) => {
+                    metrics.accepted();
+                    if let Some(place) = places.take() {
+                        serve(socket, source, place);
+                    } else {
+                        metrics.shed(Shed::MaxConnections);
+                        socket::reset(&socket);
+                    }
                 }
+                Err(error) => recover(&error, &listener, &metrics, &mut spare).await,
             }
-            Err(error) => recover(&error, &listener, &metrics, &mut spare).await,
         }
     }
 }
