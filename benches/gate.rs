@@ -30,7 +30,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rig::daemon::{Daemon, binary, configuration};
-use rig::device::tls_settings;
+use rig::device::{resuming_hello, tls_settings};
 use rig::{Connect, Device, Mosquitto, Scene, http, packet};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
@@ -372,22 +372,4 @@ async fn together(scene: &Scene, broker: SocketAddr) {
          strangers; {} strangers in all",
         order.len() - resumers
     );
-}
-
-/// The ClientHello of a client that was here before.
-async fn resuming_hello(daemon: &Daemon) -> Vec<u8> {
-    let mut settings = tls_settings().as_ref().clone();
-    settings.resumption = rustls::client::Resumption::in_memory_sessions(4);
-    let settings = Arc::new(settings);
-    let name = ServerName::try_from("localhost").unwrap();
-    let socket = TcpStream::connect(daemon.address()).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::clone(&settings));
-    let mut stream = connector.connect(name.clone(), socket).await.unwrap();
-    // The tickets come before the CONNACK.
-    stream.write_all(&Connect::v311("before").bytes()).await.unwrap();
-    stream.read_exact(&mut [0; 4]).await.unwrap();
-    let mut client = ClientConnection::new(settings, name).unwrap();
-    let mut bytes = Vec::new();
-    client.write_tls(&mut bytes).unwrap();
-    bytes
 }

@@ -1,6 +1,6 @@
 //! What is decided before TLS: places, budgets and limits by address. A stranger is a ClientHello and nothing after it.
 
-use crate::rig::device::tls_settings;
+use crate::rig::device::{resuming_hello, tls_settings};
 use crate::rig::http::Metrics;
 use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, within};
 use rustls::ClientConnection;
@@ -334,22 +334,4 @@ async fn resumers_are_served_before_strangers() {
     assert!(through * 100 >= resumers * 95, "{through} of {resumers}");
     assert!(resumers > DEVICES / 4, "{resumers} resumers served");
     at_rest(&daemon).await;
-}
-
-/// The ClientHello of a client that was here before.
-async fn resuming_hello(daemon: &Daemon) -> Vec<u8> {
-    let mut settings = tls_settings().as_ref().clone();
-    settings.resumption = rustls::client::Resumption::in_memory_sessions(4);
-    let settings = Arc::new(settings);
-    let name = ServerName::try_from("localhost").unwrap();
-    let socket = TcpStream::connect(daemon.address()).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::clone(&settings));
-    let mut stream = connector.connect(name.clone(), socket).await.unwrap();
-    // The tickets come before the CONNACK.
-    stream.write_all(&Connect::v311("before").bytes()).await.unwrap();
-    stream.read_exact(&mut [0; 4]).await.unwrap();
-    let mut client = ClientConnection::new(settings, name).unwrap();
-    let mut bytes = Vec::new();
-    client.write_tls(&mut bytes).unwrap();
-    bytes
 }

@@ -5,7 +5,7 @@ use super::packet::{Connect, accepted};
 use super::{Daemon, PATIENCE, within};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, SupportedProtocolVersion};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -231,4 +231,22 @@ pub fn hex(bytes: &[u8]) -> String {
     } else {
         shown.join(" ")
     }
+}
+
+/// The ClientHello of a client that was here before.
+pub async fn resuming_hello(daemon: &Daemon) -> Vec<u8> {
+    let mut settings = tls_settings().as_ref().clone();
+    settings.resumption = rustls::client::Resumption::in_memory_sessions(4);
+    let settings = Arc::new(settings);
+    let name = ServerName::try_from("localhost").unwrap();
+    let socket = TcpStream::connect(daemon.address()).await.unwrap();
+    let connector = TlsConnector::from(Arc::clone(&settings));
+    let mut stream = connector.connect(name.clone(), socket).await.unwrap();
+    // The tickets come before the CONNACK.
+    stream.write_all(&Connect::v311("before").bytes()).await.unwrap();
+    stream.read_exact(&mut [0; 4]).await.unwrap();
+    let mut client = ClientConnection::new(settings, name).unwrap();
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).unwrap();
+    bytes
 }
