@@ -8,6 +8,7 @@ pub mod client;
 pub mod demo;
 mod device;
 mod live;
+pub mod mix;
 mod packet;
 mod report;
 mod session;
