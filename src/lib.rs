@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`], [`chart`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`] |
@@ -21,6 +21,8 @@ pub mod admin;
 pub mod admission;
 #[cfg(feature = "daemon")]
 pub mod app;
+#[cfg(feature = "daemon")]
+pub mod chart;
 #[cfg(feature = "daemon")]
 pub mod cli;
 #[cfg(feature = "daemon")]

@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["reason", "moment"],
     &["mqtt", "proxy_header"],
     &["admission"],
-    &["telemetry", "drain", "socket", "clock", "reconnect"],
+    &["telemetry", "drain", "socket", "clock", "reconnect", "chart"],
     &["tls", "relay", "upstream", "refusal", "door", "gate"],
     &["connection"],
     &["listener", "admin"],
@@ -31,7 +31,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Modules that decide and therefore take time, randomness and waiters from their caller.
-const PURE: &[&str] = &["mqtt", "proxy_header", "admission", "moment", "reason"];
+const PURE: &[&str] = &["mqtt", "proxy_header", "admission", "moment", "reason", "chart"];
 
 /// Words that a pure module does not contain outside its tests, and what to do instead.
 const IMPURE: &[(&str, &str)] = &[
