@@ -19,7 +19,7 @@ use crate::admission::controller::Snapshot;
 use crate::config::Config;
 use crate::connection::{House, Rules};
 use crate::door::Door;
-use crate::drain::Tasks;
+use crate::drain::{self, Tasks};
 use crate::gate::Gate;
 use crate::listener::{self, BindError, Places};
 use crate::telemetry::Telemetry;
@@ -29,8 +29,9 @@ use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
 
-/// How long the open connections get to deliver what they have read, once a drain has begun.
-const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+/// How long a drain waits for those who are leaving: a second for the end of a packet, 5 s for a peer that does not
+/// close its side, and one more. Who has not sent its CONNECT by then is not waited for either.
+const DRAIN_GRACE: Duration = Duration::from_secs(7);
 /// How often a drain looks whether everybody has left.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long tasks get to notice that they were told to stop.
@@ -157,6 +158,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         refusal: config.refusal,
         upstream: config.upstream,
         relay: config.relay,
+        drain: config.drain,
         tls: acceptor.clone(),
     };
     let house = House::new(
@@ -248,10 +250,10 @@ fn accept(
     metrics: &Arc<Metrics>,
     tasks: &Tasks,
 ) {
-    let house = Arc::clone(house);
+    let serving = Arc::clone(house);
     let connections = tasks.clone();
     let serve = move |socket, source, place| {
-        let house = Arc::clone(&house);
+        let house = Arc::clone(&serving);
         let accepted = tokio::time::Instant::now();
         // Called in here: a life that is brought along takes its room in the task twice.
         connections.spawn(async move {
@@ -259,11 +261,19 @@ fn accept(
             drop(place);
         });
     };
+    let (house, draining) = (Arc::clone(house), tasks.clone());
+    let closing = async move {
+        draining.draining().await;
+        if house.drain().listener == drain::Listener::Answer {
+            std::future::pending::<()>().await;
+        }
+    };
     tasks.spawn_until_stopped(listener::accept(
         listener,
         Arc::clone(places),
         Arc::clone(metrics),
         serve,
+        closing,
     ));
 }
 
@@ -316,16 +326,29 @@ impl Running {
         }
     }
 
-    /// Closes every connection in order, and ends when the last is gone or the limit is reached. Newcomers are
-    /// answered "draining" until then.
+    /// Closes every connection in order, evenly over `drain.spread`, and ends when the last is gone or the limit is
+    /// reached. Newcomers are answered "draining" until then.
     pub async fn drain(&self) {
         self.tasks.drain();
-        let limit = tokio::time::Instant::now() + DRAIN_LIMIT;
-        while self.places.taken() > 0 && tokio::time::Instant::now() < limit {
-            sleep(DRAIN_LOOK).await;
+        let spread = self.house.drain().spread;
+        tokio::select! {
+            () = self.tasks.give_notices(spread) => {}
+            () = self.emptied(spread) => {}
         }
         self.tasks.stop();
         self.tasks.ended(STOP_LIMIT).await;
+    }
+
+    /// Ready when everybody has left, or those who have not had their time to.
+    async fn emptied(&self, spread: Duration) {
+        let begun = tokio::time::Instant::now();
+        let mut limit = begun + DRAIN_GRACE;
+        while self.places.taken() > 0 && tokio::time::Instant::now() < limit {
+            if self.tasks.without_notice() > 0 {
+                limit = (tokio::time::Instant::now() + DRAIN_GRACE).min(begun + spread + DRAIN_GRACE);
+            }
+            sleep(DRAIN_LOOK).await;
+        }
     }
 }
 

@@ -106,9 +106,17 @@ impl Door {
 
     /// Whether a CONNECT that came at `since` may still wait for its turn. In a dry run nobody waits.
     pub fn may_wait(&self, since: Moment) -> bool {
+        !self.patience(Some(since)).is_zero()
+    }
+
+    /// How long a CONNECT that came at `since`, or now, may still wait for its turn. In a dry run nobody waits.
+    pub fn patience(&self, since: Option<Moment>) -> Duration {
         let controller = self.lock();
-        let settings = controller.settings();
-        !settings.dry_run && self.now() < since + settings.max_wait
+        let (settings, now) = (controller.settings(), self.now());
+        if settings.dry_run {
+            return Duration::ZERO;
+        }
+        (since.unwrap_or(now) + settings.max_wait) - now
     }
 
     /// Whether nobody is to be refused.

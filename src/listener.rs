@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::proxy_header;
 use crate::socket;
@@ -151,32 +152,45 @@ impl Drop for PlaceGuard {
     }
 }
 
-/// Accepts for ever and hands each socket to `serve`, or sheds it. The spare descriptor is taken now, not when the first
+/// Accepts until `closing` and hands each socket to `serve`, or sheds it; who was in the kernel's queue by then is still
+/// served, before the socket is closed. The spare descriptor is taken now, not when the first
 /// client comes: by then there may be none.
 pub fn accept<S>(
     listener: TcpListener,
     places: Arc<Places>,
     metrics: Arc<Metrics>,
     serve: S,
+    closing: impl Future<Output = ()>,
 ) -> impl Future<Output = ()>
 where
     S: Fn(TcpStream, SocketAddr, PlaceGuard),
 {
     let mut spare = Spare::new();
+    let counts = Arc::clone(&metrics);
+    let take = move |socket, source| {
+        counts.accepted();
+        if let Some(place) = places.take() {
+            serve(socket, source, place);
+        } else {
+            counts.shed(Shed::MaxConnections);
+            socket::reset(&socket);
+        }
+    };
     async move {
+        let mut closing = pin!(closing);
         loop {
-            match listener.accept().await {
-                Ok((socket, source)) => {
-                    metrics.accepted();
-                    if let Some(place) = places.take() {
-                        serve(socket, source, place);
-                    } else {
-                        metrics.shed(Shed::MaxConnections);
-                        socket::reset(&socket);
-                    }
-                }
+            let accepted = tokio::select! {
+                biased;
+                () = &mut closing => break,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((socket, source)) => take(socket, source),
                 Err(error) => recover(&error, &listener, &metrics, &mut spare).await,
             }
+        }
+        while let Ok(Ok((socket, source))) = timeout(Duration::ZERO, listener.accept()).await {
+            take(socket, source);
         }
     }
 }
@@ -188,7 +202,7 @@ async fn recover(error: &io::Error, listener: &TcpListener, metrics: &Metrics, s
         Some(Errno::MFILE | Errno::NFILE) => {
             spare.free();
             // With the spare's descriptor the head of the queue can be taken and told at once that it is not served.
-            let shed = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
+            let shed = timeout(Duration::ZERO, listener.accept()).await;
             if let Ok(Ok((socket, _))) = shed {
                 metrics.accepted();
                 metrics.shed(Shed::Descriptors);

@@ -12,7 +12,7 @@ use tokio_rustls::server::TlsStream;
 use crate::admission::Refusal;
 use crate::mqtt::Version;
 use crate::mqtt::connack::{self, Extras};
-use crate::mqtt::connect::ConnectError;
+use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
 
 /// `[refusal]`.
@@ -88,6 +88,16 @@ pub struct Addressee {
     pub version: Version,
     /// What it takes at most (5.0).
     pub maximum_packet_size: Option<u32>,
+}
+
+impl Addressee {
+    /// The sender of `connect`.
+    pub fn of(connect: &Connect) -> Self {
+        Self {
+            version: connect.version,
+            maximum_packet_size: connect.maximum_packet_size,
+        }
+    }
 }
 
 /// The bytes that tell `addressee` why; `None`: closed without a CONNACK.

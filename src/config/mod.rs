@@ -48,6 +48,8 @@ pub struct Config {
     pub upstream: crate::upstream::Settings,
     /// `[relay]`
     pub relay: crate::relay::Settings,
+    /// `[drain]`
+    pub drain: crate::drain::Settings,
     /// `[admin]`
     pub admin: crate::admin::Settings,
     /// `[audit]`; `None`: it has no path.

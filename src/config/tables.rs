@@ -5,6 +5,7 @@ mod admission;
 mod audit;
 mod gate;
 mod refusal;
+mod relay;
 mod tls;
 mod upstream;
 
@@ -13,13 +14,13 @@ use std::time::Duration;
 use super::Config;
 use super::address::{LISTEN, NETWORK};
 use super::keys::Change::{OnReload, OnRestart};
-use super::kind::{Choice, Number, Parsed, Whole};
+use super::kind::{Choice, Parsed, Whole};
 use super::list::List;
 use super::mistake::similar;
 use super::quantity::{Size, Span};
 use super::reader::Table;
 use crate::telemetry::log;
-use crate::{admin, connection, listener, proxy_header, relay};
+use crate::{admin, connection, listener, proxy_header};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -63,7 +64,8 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
         admission,
         refusal,
         upstream,
-        relay: root.table("relay", relay),
+        relay: root.table("relay", relay::relay),
+        drain: root.table("drain", relay::drain),
         admin: root.table("admin", admin),
         audit: root.table("audit", audit::table),
         log: root.table("log", log),
@@ -145,33 +147,6 @@ fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {
         256 * KIB,
     );
     (timeout, max_size as usize)
-}
-
-fn relay(table: &mut Table<'_, '_>) -> relay::Settings {
-    relay::Settings {
-        // 1.5: what the specification asks of a server ([MQTT-3.1.2-24]); less would close who keeps to it.
-        keepalive_factor: table.key(
-            "keepalive_factor",
-            OnReload,
-            &Number {
-                least: 1.0,
-                most: 100.0,
-            },
-            1.5,
-        ),
-        // 30 s without one byte taken: longer than a mobile network's change of cell.
-        write_timeout: table.key("write_timeout", OnReload, &DEADLINE, Duration::from_secs(30)),
-        // 16 KiB: one TLS record. More adds memory for each slow reader, and no speed.
-        buffer: table.key(
-            "buffer",
-            OnReload,
-            &Size {
-                least: KIB,
-                most: 16 * MIB,
-            },
-            16 * KIB,
-        ) as usize,
-    }
 }
 
 fn admin(table: &mut Table<'_, '_>) -> admin::Settings {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Client, House, Life};
 use crate::admission::classify::Arrival;
@@ -64,7 +64,8 @@ impl Life<'_> {
             Knock::Held(waiting) => {
                 self.phase.to(Phase::Held);
                 let held = Instant::now();
-                let turn = wait_for_turn(self.house, client, bytes, waiting).await;
+                let patience = self.house.door.patience(arrival.since);
+                let turn = wait_for_turn(self.house, client, bytes, waiting, held + patience).await;
                 *self.attempt.held.get_or_insert_default() += held.elapsed();
                 (turn?, None)
             }
@@ -79,17 +80,28 @@ async fn wait_for_turn(
     client: &mut Client,
     bytes: &mut Vec<u8>,
     waiting: Waiting,
+    longest: Instant,
 ) -> Result<Permit, NotAdmitted> {
     let permit = tokio::select! {
         turn = waiting => turn.map_err(NotAdmitted::Refused)?,
         () = leaves(client, bytes) => return Err(NotAdmitted::Left),
-        () = house.tasks.draining() => return Err(draining()),
+        () = house.tasks.draining() => return Err(wait_for_notice(house, client, longest).await),
     };
     if socket::is_gone(client.get_ref().0) {
         permit.settle(Outcome::Unused);
         return Err(NotAdmitted::Left);
     }
     Ok(permit)
+}
+
+/// The rest of a held client's wait in a drain: all told at once would all come back at once. Nobody's wait gets longer.
+async fn wait_for_notice(house: &House, client: &mut Client, longest: Instant) -> NotAdmitted {
+    let mut ignored = Vec::new();
+    tokio::select! {
+        () = house.tasks.notice() => draining(),
+        () = sleep_until(longest) => draining(),
+        () = leaves(client, &mut ignored) => NotAdmitted::Left,
+    }
 }
 
 /// Ready when the client is gone. What it sends meanwhile is kept, up to a bound.

@@ -5,6 +5,7 @@ mod handshake;
 mod introduce;
 mod open;
 mod origin;
+mod part;
 mod receive;
 mod refuse;
 
@@ -19,17 +20,17 @@ use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
 use self::handshake::NoHandshake;
-use self::open::{NoSession, Opened};
+use self::open::NoSession;
 use self::origin::NoOrigin;
 use self::receive::NoConnect;
 use crate::door::Door;
-use crate::drain::Tasks;
+use crate::drain::{self, Tasks};
 use crate::gate::{Gate, Visitor};
 use crate::mqtt::Protocol;
 use crate::mqtt::connect::Connect;
 use crate::proxy_header::{self, Header};
-use crate::refusal::{self, Delayed};
-use crate::relay::{self, Start, Traffic};
+use crate::refusal::{self, Addressee, Delayed};
+use crate::relay::{self, Traffic};
 use crate::socket;
 use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
@@ -61,6 +62,8 @@ pub struct Rules {
     pub upstream: upstream::Settings,
     /// `[relay]`.
     pub relay: relay::Settings,
+    /// `[drain]`; what is in effect when it begins counts, for all connections.
+    pub drain: drain::Settings,
     /// Certificates and versions.
     pub tls: tls::Acceptor,
 }
@@ -114,6 +117,11 @@ impl House {
     /// Bytes relayed by all connections.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
+    }
+
+    /// `[drain]` as it is now.
+    pub fn drain(&self) -> drain::Settings {
+        self.rules.load().drain
     }
 
     /// Takes other certificates for the connections that come from now on.
@@ -217,8 +225,9 @@ impl Life<'_> {
 
         self.phase.to(Phase::Relaying);
         let keep_alive = open::keep_alive(&connect, &opened.answer, &self.rules.relay);
+        let addressee = Addressee::of(&connect);
         drop(connect);
-        self.relay(client, opened, keep_alive).await
+        self.relay(client, opened, keep_alive, addressee).await
     }
 
     /// Finds out whose connection it is, and whether there is room for one more of that address.
@@ -287,38 +296,6 @@ impl Life<'_> {
         self.attempt.protocol = Protocol::Known(connect.version);
         self.attempt.client_id = Some(connect.client_id.clone());
         self.attempt.clean = Some(connect.clean);
-    }
-
-    /// Bytes both ways until an end.
-    async fn relay(&mut self, mut client: Client, opened: Opened, keep_alive: Option<Duration>) -> End {
-        let Opened {
-            mut broker,
-            answer,
-            session,
-        } = opened;
-        let start = Start {
-            up: answer.up,
-            down: answer.down,
-            keep_alive,
-        };
-        // A token of this connection's own: the relay polls it at every wake, and one that all share is a lock that
-        // all share.
-        let draining = self.house.tasks.child_of_draining();
-        let closing = async {
-            draining.cancelled().await;
-            "drain"
-        };
-        let (rules, traffic) = (&self.rules.relay, &self.house.traffic);
-        let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
-        if end.side == Side::Broker {
-            session.kicked_out();
-        }
-        End {
-            side: end.side,
-            cause: end.cause,
-            bytes_up: answer.bytes_up + end.bytes_up,
-            bytes_down: answer.bytes_down + end.bytes_down,
-        }
     }
 
     fn left(&mut self, cause: &'static str) -> End {

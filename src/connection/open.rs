@@ -11,6 +11,7 @@ use crate::admission::brokers::Report;
 use crate::admission::{Outcome, Refusal};
 use crate::door::{self, Door, Permit};
 use crate::mqtt::connect::Connect;
+use crate::mqtt::framing::Framing;
 use crate::reason::Reason;
 use crate::relay;
 use crate::telemetry::ending::Phase;
@@ -149,12 +150,15 @@ impl Life<'_> {
         mut broker: Upstream,
         trial: Trial,
     ) -> Result<Opened, NoSession> {
+        let mut framing = Framing::new();
+        framing.feed(&bytes);
         let Ok(bytes) = self.introduce(client, bytes) else {
             permit.settle(Outcome::Unused);
             return Err(NoSession::Left);
         };
         let patience = self.rules.upstream.connack_timeout;
-        let answer = upstream::first_answer(client, &mut broker, bytes, connect.version, patience).await;
+        let answer =
+            upstream::first_answer(client, &mut broker, bytes, framing, connect.version, patience).await;
         let health = self.house.brokers.health(trial.server);
         match answer {
             Ok(answer) => {

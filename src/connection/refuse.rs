@@ -31,10 +31,7 @@ impl Life<'_> {
     ) -> End {
         self.attempt.decision = Some(Decision::Refused(refusal.reason));
         self.house.telemetry.observe(&mut self.attempt);
-        let addressee = Addressee {
-            version: connect.version,
-            maximum_packet_size: connect.maximum_packet_size,
-        };
+        let addressee = Addressee::of(&connect);
         // Who waits for its answer needs no CONNECT any more.
         drop(connect);
         let decided = Instant::now();
@@ -53,7 +50,7 @@ impl Life<'_> {
     }
 
     /// Waits a random part of `refusal.delay`: many clients come again a fixed time after the close, so this is the
-    /// jitter that they lack. A drain waits for nobody.
+    /// jitter that they lack. A drain leaves them their times, as far as it has as much time.
     async fn delay(&mut self, client: &mut Client, reason: Reason) -> Waited {
         let (delay, most) = (self.rules.refusal.delay, self.rules.refusal.max_delayed);
         if delay.is_zero() || reason == Reason::Draining {
@@ -64,10 +61,20 @@ impl Life<'_> {
         };
         self.phase.to(Phase::Delayed);
         let mut ignored = Vec::new();
+        let tasks = &self.house.tasks;
+        let notice = async {
+            tasks.draining().await;
+            tasks.notice().await;
+        };
         tokio::select! {
-            () = sleep(random_part(delay)) => Waited::Over,
-            () = admit::leaves(client, &mut ignored) => Waited::Left,
-            () = self.house.tasks.draining() => Waited::Draining,
+            () = sleep(random_part(delay)) => {}
+            () = admit::leaves(client, &mut ignored) => return Waited::Left,
+            () = notice => {}
+        }
+        if tasks.is_draining() {
+            Waited::Draining
+        } else {
+            Waited::Over
         }
     }
 

@@ -1,7 +1,7 @@
 //! CONNACK: encode the refusal, and observe the broker's first packets up to it.
 
 use super::Version;
-use super::properties::{Identifiers, Properties, Value, id};
+use super::properties::{Identifiers, Properties, Value, id, property};
 use super::wire::{Fault, Reader, VariableByteInteger};
 
 /// What a refusing CONNACK says beside its code. Everything here is for MQTT 5.0 alone.
@@ -165,9 +165,9 @@ fn refuse_v5(code: u8, extras: Extras<'_>, maximum_packet_size: Option<u32>) -> 
     }
     let mut packet = Vec::with_capacity(length);
     packet.push(CONNACK);
-    variable_byte_integer(&mut packet, connack_remaining(properties.len()));
+    VariableByteInteger::write(&mut packet, connack_remaining(properties.len()));
     packet.extend_from_slice(&[0, code]);
-    variable_byte_integer(&mut packet, properties.len());
+    VariableByteInteger::write(&mut packet, properties.len());
     packet.append(&mut properties);
     Some(packet)
 }
@@ -180,24 +180,6 @@ fn connack_remaining(properties: usize) -> usize {
 fn connack_length(properties: usize) -> usize {
     let remaining = connack_remaining(properties);
     1 + variable_byte_integer_length(remaining) + remaining
-}
-
-/// A property of one string or a pair of them; `None` where two bytes can't say how long one is.
-fn property(identifier: u8, strings: &[&str]) -> Option<Vec<u8>> {
-    let mut property = vec![identifier];
-    for string in strings {
-        property.extend(u16::try_from(string.len()).ok()?.to_be_bytes());
-        property.extend(string.as_bytes());
-    }
-    Some(property)
-}
-
-fn variable_byte_integer(out: &mut Vec<u8>, mut value: usize) {
-    while value > 0x7f {
-        out.push(0x80 | (value & 0x7f) as u8);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 const fn variable_byte_integer_length(value: usize) -> usize {

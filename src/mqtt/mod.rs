@@ -2,6 +2,7 @@
 
 pub mod connack;
 pub mod connect;
+pub mod disconnect;
 pub mod framing;
 mod properties;
 #[cfg(test)]

@@ -19,6 +19,16 @@ pub(super) mod id {
     pub(in crate::mqtt) const MAXIMUM_PACKET_SIZE: u8 = 0x27;
 }
 
+/// The bytes of a property of one string or a pair of them; `None` where two bytes can't say how long one is.
+pub(super) fn property(identifier: u8, strings: &[&str]) -> Option<Vec<u8>> {
+    let mut property = vec![identifier];
+    for string in strings {
+        property.extend(u16::try_from(string.len()).ok()?.to_be_bytes());
+        property.extend(string.as_bytes());
+    }
+    Some(property)
+}
+
 /// A set of property identifiers, all of which are below 64.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Identifiers(u64);

@@ -48,6 +48,15 @@ impl VariableByteInteger {
             Self::Overlong
         }
     }
+
+    /// Adds `value`, at most 268,435,455, in its shortest form.
+    pub(super) fn write(out: &mut Vec<u8>, mut value: usize) {
+        while value > 0x7f {
+            out.push(0x80 | (value & 0x7f) as u8);
+            value >>= 7;
+        }
+        out.push(value as u8);
+    }
 }
 
 /// Takes values off the front of a part of a packet that is there as a whole: what is missing is malformed.

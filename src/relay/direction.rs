@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::mqtt::framing::{self, Framing};
 use crate::telemetry::ending::Side;
 
 /// Reads before a direction lets the other tasks of its thread go on: 256 KiB, about 0.4 ms of TLS.
@@ -17,7 +18,8 @@ const ROUNDS: usize = 16;
 /// From a reader to a writer, which the caller brings along at each poll.
 ///
 /// Invariants: bytes are written in the order in which they were read; `waiting` and `unflushed` together are never more
-/// than `buffer`, but for what a direction starts with; the writer is shut down only once both are empty.
+/// than `buffer`, but for what a direction starts with and its last words; the writer is shut down only once both are
+/// empty; `framing` has followed exactly the bytes that were passed on.
 #[derive(Debug)]
 pub(super) struct Direction {
     from: Side,
@@ -27,6 +29,8 @@ pub(super) struct Direction {
     /// Taken by the writer since its last complete flush: a TLS stream says "taken" with ciphertext still unsent.
     unflushed: usize,
     buffer: usize,
+    /// Where the packets of what was read stand.
+    framing: Framing,
     reading: Reading,
     writing: Writing,
     /// Since when the writer has taken nothing of what is owed to it.
@@ -41,6 +45,10 @@ pub(super) struct Direction {
 enum Reading {
     /// What is read is passed on.
     Open,
+    /// What is read is passed on up to the end of a packet.
+    Halting,
+    /// Nothing is read: what was passed on ends with a packet.
+    Halted,
     /// What is read is dropped: reading goes on only so that the close of the socket does not become a reset.
     Dropping,
     /// Nothing more comes.
@@ -57,8 +65,8 @@ enum Writing {
 }
 
 impl Direction {
-    /// A direction that begins with `waiting`, and holds at most `buffer` bytes.
-    pub(super) fn new(from: Side, to: Side, waiting: Vec<u8>, buffer: usize) -> Self {
+    /// A direction that begins with `waiting`, at whose end `framing` stands, and holds at most `buffer` bytes.
+    pub(super) fn new(from: Side, to: Side, waiting: Vec<u8>, framing: Framing, buffer: usize) -> Self {
         Self {
             from,
             to,
@@ -66,6 +74,7 @@ impl Direction {
             // Whoever wrote before us may have left ciphertext: TLS tickets, a CONNACK. One flush at the start.
             unflushed: 1,
             buffer: buffer.max(1),
+            framing,
             reading: Reading::Open,
             writing: Writing::Open,
             stalled: None,
@@ -112,17 +121,44 @@ impl Direction {
         heard
     }
 
+    /// Takes nothing more from the reader than the rest of the packet that is on its way.
+    pub(super) fn halt(&mut self) {
+        if self.reading == Reading::Open {
+            self.reading = if self.framing.at_boundary() {
+                Reading::Halted
+            } else {
+                Reading::Halting
+            };
+        }
+    }
+
+    /// Whether nothing more is taken after [`Self::halt`]: its packet is whole, or never will be.
+    pub(super) fn has_halted(&self) -> bool {
+        self.reading != Reading::Halting || self.framing.position() == framing::Position::Lost
+    }
+
+    /// Ends with `last_words`, a packet of the proxy's own, where that is not in the middle of another one and not behind
+    /// a DISCONNECT.
+    pub(super) fn leave(&mut self, last_words: &[u8]) {
+        let may_speak = self.reading == Reading::Halted
+            && self.writing == Writing::Open
+            && self.framing.last_type() != Some(framing::DISCONNECT);
+        if may_speak {
+            self.waiting.extend(last_words);
+        }
+        self.stop();
+    }
+
     /// Takes nothing more from the reader; what was read is delivered, then the writer is shut down.
     pub(super) fn stop(&mut self) {
-        if self.reading == Reading::Open {
+        if matches!(self.reading, Reading::Open | Reading::Halting | Reading::Halted) {
             self.reading = Reading::Dropping;
         }
     }
 
     /// Whether the writer has still to get something, be it the close.
     pub(super) fn owes(&self) -> bool {
-        self.writing == Writing::Open
-            && (!self.waiting.is_empty() || self.unflushed > 0 || self.reading != Reading::Open)
+        self.writing == Writing::Open && (!self.waiting.is_empty() || self.unflushed > 0 || self.is_ending())
     }
 
     /// Whether there is nothing more to read and nothing more to write.
@@ -148,12 +184,12 @@ impl Direction {
     /// How much may be read now.
     fn room(&self, most: usize) -> usize {
         match self.reading {
-            Reading::Open => self
+            Reading::Open | Reading::Halting => self
                 .buffer
                 .saturating_sub(self.waiting.len() + self.unflushed)
                 .min(most),
             Reading::Dropping => most,
-            Reading::Ended => 0,
+            Reading::Halted | Reading::Ended => 0,
         }
     }
 
@@ -187,9 +223,14 @@ impl Direction {
         read: &[u8],
         count: &AtomicU64,
     ) {
-        if self.reading == Reading::Dropping {
-            return;
-        }
+        let read = match self.reading {
+            Reading::Dropping => return,
+            Reading::Halting => self.up_to_a_boundary(read),
+            Reading::Open | Reading::Halted | Reading::Ended => {
+                self.framing.feed(read);
+                read
+            }
+        };
         let taken = if self.waiting.is_empty() {
             self.write(cx, writer, read, count)
         } else {
@@ -198,6 +239,30 @@ impl Direction {
         if self.writing == Writing::Open {
             self.waiting.extend(read.get(taken..).unwrap_or_default());
         }
+    }
+
+    /// The whole packets at the front of `read`, behind which nothing more is taken; all of it if none ends in it.
+    fn up_to_a_boundary<'s>(&mut self, read: &'s [u8]) -> &'s [u8] {
+        let mut ahead = self.framing;
+        let (mut walked, mut whole) = (0, 0);
+        while let Some(rest @ [_, ..]) = read.get(walked..) {
+            walked += ahead.feed_to_boundary(rest);
+            if ahead.at_boundary() {
+                whole = walked;
+                self.framing = ahead;
+                self.reading = Reading::Halted;
+            }
+        }
+        if whole == 0 {
+            self.framing = ahead;
+            return read;
+        }
+        read.get(..whole).unwrap_or_default()
+    }
+
+    /// Whether nothing more will be taken, so that the writer is to be shut down behind what was.
+    fn is_ending(&self) -> bool {
+        matches!(self.reading, Reading::Dropping | Reading::Ended)
     }
 
     /// Writes what waits, flushes, and shuts down once there is nothing more to come.
@@ -220,7 +285,7 @@ impl Direction {
             }
         }
         self.waiting = VecDeque::new();
-        if self.reading != Reading::Open && writer.poll_shutdown(cx).is_ready() {
+        if self.is_ending() && writer.poll_shutdown(cx).is_ready() {
             // An error here says that the peer is gone: as closed as it gets.
             self.writing = Writing::Closed;
         }
@@ -311,7 +376,7 @@ mod tests {
         let (mut sender, mut reader) = duplex(10_000);
         let (mut writer, mut receiver) = duplex(1_000);
         let count = AtomicU64::new(0);
-        let mut direction = Direction::new(Side::Client, Side::Broker, Vec::new(), 10_000);
+        let mut direction = Direction::new(Side::Client, Side::Broker, Vec::new(), Framing::new(), 10_000);
         let mut scratch = [0; 10_000];
         let mut poll = async |direction: &mut Direction| {
             poll_fn(|cx| {

@@ -1,5 +1,6 @@
 //! Both directions of an admitted connection, bounded: an opaque stream, from the first byte after the CONNECT and
-//! CONNACK to the end of the connection.
+//! CONNACK to the end of the connection. Only the lengths of its packets are followed, so that the proxy can end a session
+//! between two of them.
 //!
 //! An idle connection holds no buffer: a direction reads into a scratch of its thread and writes on at once, and only
 //! what the peer does not take goes to the heap, until it is taken. What was read is delivered before an end is, also when
@@ -10,12 +11,15 @@
 //! (`close_notify` and FIN to the client; FIN to the broker, with no DISCONNECT that the client did not send, so that a
 //! Will is published), and each leg is read until its own end, because closing a socket with unread input resets it and
 //! destroys what is still on its way to the peer.
+//!
+//! When the proxy wishes to end it ([`Parting`]), both directions first come to the end of their packets, for a bounded
+//! time. Only then is anything said to either side: a peer that hears of the end closes, and would cut its own packet.
 
 mod direction;
+mod scratch;
 #[cfg(test)]
 mod tests;
 
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +30,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::direction::Direction;
+use crate::mqtt::framing::Framing;
 use crate::telemetry::ending::Side;
 
 /// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker
@@ -33,8 +38,9 @@ use crate::telemetry::ending::Side;
 /// does not close by then is closed on.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Bytes that a direction reads at once: the largest TLS record.
-const SCRATCH: usize = 16 * 1024;
+/// How long the end of a packet that is on its way is awaited before the proxy ends a session without a word: a packet
+/// of a slow modem that is not through by then may take minutes.
+const HALF_PACKET: Duration = Duration::from_secs(1);
 
 /// `[relay]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +51,8 @@ pub struct Settings {
     pub write_timeout: Duration,
     /// Most bytes that wait in one direction of one connection.
     pub buffer: usize,
+    /// About how old a connection gets; `None`: as old as its peers wish.
+    pub max_age: Option<Duration>,
 }
 
 /// What a relay begins with.
@@ -52,11 +60,24 @@ pub struct Settings {
 pub struct Start {
     /// Bytes that were read from the client and not yet written to the broker.
     pub up: Vec<u8>,
-    /// Bytes that were read from the broker and not yet written to the client.
+    /// Where the client's packets stand behind all that was read from it.
+    pub up_framing: Framing,
+    /// Bytes that were read from the broker and not yet written to the client; they begin with a packet.
     pub down: Vec<u8>,
     /// A client that is silent for this long is closed: its keep-alive, already multiplied by
     /// [`Settings::keepalive_factor`]. `None`: it may be silent for ever.
     pub keep_alive: Option<Duration>,
+}
+
+/// The proxy's wish to end a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parting {
+    /// The word for [`End::cause`].
+    pub cause: &'static str,
+    /// A packet for the client before it is closed, or nothing.
+    pub to_client: Vec<u8>,
+    /// A packet for the broker before it is closed, or nothing.
+    pub to_broker: Vec<u8>,
 }
 
 /// Bytes that relays have written, counted as they go: one for all connections of the process.
@@ -82,7 +103,7 @@ pub struct End {
     /// Which side ended it first.
     pub side: Side,
     /// Why: of a peer `eof`, `reset`, `vanished` (no answer to what was sent), `tls-error`; of the proxy `keep-alive`,
-    /// `client-write-timeout`, `broker-write-timeout`, or the word that `closing` gave.
+    /// `client-write-timeout`, `broker-write-timeout`, or [`Parting::cause`].
     pub cause: &'static str,
     /// Bytes written to the broker.
     pub bytes_up: u64,
@@ -92,9 +113,8 @@ pub struct End {
 
 /// Relays between client and broker until an end, and closes the writing half of both legs; the caller drops the sockets.
 ///
-/// `closing` is the proxy's wish to end this connection, and gives the word for [`End::cause`]. It is polled at every
-/// wake of a relay, so it must be cheap and must not contend with other connections: a oneshot of this connection is,
-/// a token shared by all is not.
+/// `closing` is ready when the proxy wishes to end this connection. It is polled at every wake of a relay, so it must be
+/// cheap and must not contend with other connections: a oneshot of this connection is, a token shared by all is not.
 pub async fn run<D, U, C>(
     downstream: &mut D,
     upstream: &mut U,
@@ -106,7 +126,7 @@ pub async fn run<D, U, C>(
 where
     D: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
-    C: Future<Output = &'static str>,
+    C: Future<Output = Parting>,
 {
     let now = Instant::now();
     let mut relay = Relay::new(start, settings, now);
@@ -118,10 +138,15 @@ where
             if let Some(end) = relay.over() {
                 return Poll::Ready(end);
             }
-            if relay.farewell.is_none()
-                && let Poll::Ready(cause) = closing.as_mut().poll(cx)
+            if relay.halting.is_none()
+                && relay.farewell.is_none()
+                && let Poll::Ready(parting) = closing.as_mut().poll(cx)
             {
-                relay.stop(cause);
+                relay.halt(parting, Instant::now());
+                continue;
+            }
+            if relay.has_halted() {
+                relay.leave();
                 continue;
             }
             ready!(relay.poll_timer(cx, timer.as_mut()));
@@ -147,7 +172,15 @@ struct Relay {
     /// When the timer fires next. It is never moved to a later time, only looked at when it fires: one re-arming a
     /// keep-alive, not one a message.
     armed: Option<Instant>,
+    halting: Option<Box<Halting>>,
     farewell: Option<Farewell>,
+}
+
+/// The time between the proxy's wish to end it and the end.
+struct Halting {
+    parting: Parting,
+    /// When it ends without a word.
+    limit: Instant,
 }
 
 /// The time between the first end and the last.
@@ -163,13 +196,17 @@ struct Farewell {
 
 impl Relay {
     fn new(start: Start, settings: &Settings, now: Instant) -> Self {
+        let (up_framing, mut down_framing) = (start.up_framing, Framing::new());
+        down_framing.feed(&start.down);
+        let (up, down, buffer) = (start.up, start.down, settings.buffer);
         Self {
-            up: Direction::new(Side::Client, Side::Broker, start.up, settings.buffer),
-            down: Direction::new(Side::Broker, Side::Client, start.down, settings.buffer),
+            up: Direction::new(Side::Client, Side::Broker, up, up_framing, buffer),
+            down: Direction::new(Side::Broker, Side::Client, down, down_framing, buffer),
             keep_alive: start.keep_alive,
             write_timeout: settings.write_timeout,
             heard: now,
             armed: None,
+            halting: None,
             farewell: None,
         }
     }
@@ -182,7 +219,7 @@ impl Relay {
     {
         let mut downstream = Pin::new(downstream);
         let mut upstream = Pin::new(upstream);
-        let mut scratch = lend_scratch();
+        let mut scratch = scratch::lend();
         let deaf = self.up.stalled().is_some();
         let heard = self.up.poll(
             cx,
@@ -193,7 +230,7 @@ impl Relay {
         );
         self.down
             .poll(cx, upstream, downstream, &mut scratch, &traffic.down);
-        give_back(scratch);
+        scratch::give_back(scratch);
 
         if self.keep_alive.is_some() && (heard || deaf) {
             self.heard = Instant::now();
@@ -201,6 +238,10 @@ impl Relay {
         if self.farewell.is_none()
             && let Some(end) = self.up.end().or(self.down.end())
         {
+            if self.halting.take().is_some() {
+                self.up.stop();
+                self.down.stop();
+            }
             self.part(end, self.write_timeout.max(LINGER));
         }
         if let Some(farewell) = &mut self.farewell {
@@ -223,7 +264,30 @@ impl Relay {
         (farewell.last || (self.up.is_over() && self.down.is_over())).then_some(farewell.end)
     }
 
-    /// Ends the relay on the proxy's wish: what was read is delivered, nothing more is taken.
+    /// Begins to end the relay on the proxy's wish: each direction comes to the end of its packet.
+    fn halt(&mut self, parting: Parting, now: Instant) {
+        self.up.halt();
+        self.down.halt();
+        let limit = after(now, HALF_PACKET);
+        self.halting = Some(Box::new(Halting { parting, limit }));
+    }
+
+    /// Whether both directions have come there.
+    fn has_halted(&self) -> bool {
+        self.halting.is_some() && self.up.has_halted() && self.down.has_halted()
+    }
+
+    /// Ends it, with a last word to whom one may be said.
+    fn leave(&mut self) {
+        let Some(halting) = self.halting.take() else {
+            return;
+        };
+        self.up.leave(&halting.parting.to_broker);
+        self.down.leave(&halting.parting.to_client);
+        self.stop(halting.parting.cause);
+    }
+
+    /// Ends the relay on the proxy's side: what was read is delivered, nothing more is taken.
     fn stop(&mut self, cause: &'static str) {
         self.up.stop();
         self.down.stop();
@@ -247,6 +311,10 @@ impl Relay {
                 farewell.last = true;
                 self.up.stop();
                 self.down.stop();
+            }
+        } else if let Some(halting) = &self.halting {
+            if now >= halting.limit {
+                self.leave();
             }
         } else if self.silence().is_some_and(|limit| now >= limit) {
             self.stop("keep-alive");
@@ -276,6 +344,9 @@ impl Relay {
     fn due(&self) -> Option<Instant> {
         if let Some(farewell) = &self.farewell {
             return Some(farewell.until());
+        }
+        if let Some(halting) = &self.halting {
+            return Some(halting.limit);
         }
         let stall = self.stall().map(|(limit, _)| limit);
         self.silence().into_iter().chain(stall).min()
@@ -312,19 +383,4 @@ impl Farewell {
 fn after(start: Instant, span: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_hours(100 * 365 * 24);
     start.checked_add(span).unwrap_or(start + CENTURY)
-}
-
-thread_local! {
-    /// What all relays of a thread read into. A relay is done with it when its poll returns.
-    static LENT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-fn lend_scratch() -> Vec<u8> {
-    let mut scratch = LENT.take();
-    scratch.resize(SCRATCH, 0);
-    scratch
-}
-
-fn give_back(scratch: Vec<u8>) {
-    LENT.set(scratch);
 }

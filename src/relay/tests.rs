@@ -1,3 +1,5 @@
+mod parting;
+
 use std::future::{pending, ready};
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::scratch::SCRATCH;
 use super::*;
 use crate::socket;
 
@@ -17,6 +20,7 @@ const SETTINGS: Settings = Settings {
     keepalive_factor: 1.5,
     write_timeout: Duration::from_secs(30),
     buffer: 16 * 1024,
+    max_age: None,
 };
 
 /// Bytes that a pipe of these tests holds: small, so that everything is cut up and stalls.
@@ -31,6 +35,15 @@ fn end(side: Side, cause: &'static str, bytes_up: u64, bytes_down: u64) -> End {
     }
 }
 
+/// The proxy's wish, without a word to anybody.
+fn silently(cause: &'static str) -> Parting {
+    Parting {
+        cause,
+        to_client: Vec::new(),
+        to_broker: Vec::new(),
+    }
+}
+
 fn silent_after(keep_alive: Duration) -> Start {
     Start {
         keep_alive: Some(keep_alive),
@@ -42,7 +55,7 @@ fn silent_after(keep_alive: Duration) -> Start {
 async fn over_pipes<T, F: Future<Output = T>>(
     start: Start,
     settings: Settings,
-    closing: impl Future<Output = &'static str>,
+    closing: impl Future<Output = Parting>,
     peers: impl FnOnce(DuplexStream, DuplexStream) -> F,
 ) -> (End, T) {
     let (client, mut downstream) = duplex(PIPE);
@@ -85,7 +98,7 @@ async fn what_was_read_before_goes_first_and_counts() {
     let start = Start {
         up: b"first ".to_vec(),
         down: b"connack ".to_vec(),
-        keep_alive: None,
+        ..Start::default()
     };
     let (end_met, ()) = over_pipes(start, SETTINGS, pending(), async |mut client, mut broker| {
         client.write_all(b"second").await.unwrap();
@@ -346,7 +359,7 @@ async fn on_the_proxys_wish_what_was_read_is_delivered_and_both_are_closed() {
     let sent = noise(3 * PIPE, 6);
     let closing = async {
         sleep(Duration::from_secs(3)).await;
-        "drain"
+        silently("drain")
     };
     let (end_met, ()) = over_pipes(
         Start::default(),
@@ -372,7 +385,7 @@ async fn a_wish_that_is_there_from_the_start_is_followed() {
     let (end_met, ()) = over_pipes(
         start,
         SETTINGS,
-        ready("max-age"),
+        ready(silently("max-age")),
         async |mut client, mut broker| {
             assert_eq!(read_all(&mut broker).await.unwrap(), b"subscribe");
             assert_eq!(read_all(&mut client).await.unwrap(), b"");
@@ -410,7 +423,7 @@ fn a_relay_needs_little_more_than_its_two_directions() {
         Start::default(),
         &SETTINGS,
         &traffic,
-        pending::<&'static str>(),
+        pending::<Parting>(),
     );
     let size = size_of_val(&relay);
     assert!(size <= 1_024, "{size}");
@@ -465,7 +478,7 @@ proptest! {
             let (broker, mut upstream) = duplex(pipe);
             let settings = Settings { buffer, ..SETTINGS };
             let traffic = Traffic::default();
-            let start = Start { up: start_up.to_vec(), down: start_down.to_vec(), keep_alive: None };
+            let start = Start { up: start_up.to_vec(), down: start_down.to_vec(), ..Start::default() };
             let relay = run(&mut downstream, &mut upstream, start, &settings, &traffic, pending());
             let done = tokio::sync::Barrier::new(2);
             let client = play(client, up, &from_broker, seed, &done);
@@ -558,7 +571,7 @@ async fn every_kind_of_end_sends_close_notify() {
             start,
             &settings,
             &traffic,
-            async { wish.await.unwrap_or("never") },
+            async { wish.await.unwrap_or_else(|_| silently("never")) },
         );
         let peers = async {
             broker.write_all(b"last words").await.unwrap();
@@ -571,7 +584,7 @@ async fn every_kind_of_end_sends_close_notify() {
                     let broker = broker.take().unwrap();
                     SockRef::from(&broker).set_linger(Some(Duration::ZERO)).unwrap();
                 }
-                "drain" => told.take().unwrap().send("drain").unwrap(),
+                "drain" => told.take().unwrap().send(silently("drain")).unwrap(),
                 "broker-write-timeout" => {
                     let flood = vec![0; 1 << 20];
                     while let Ok(written) =

@@ -11,6 +11,7 @@ use tokio_util::io::poll_read_buf;
 
 use crate::mqtt::Version;
 use crate::mqtt::connack::{self, FirstAnswer};
+use crate::mqtt::framing::Framing;
 
 /// Rounds of AUTH before the CONNACK: SCRAM needs two, Kerberos three; past this it is a loop.
 const AUTH_ROUNDS: u32 = 16;
@@ -34,6 +35,8 @@ pub struct Answer {
     pub bytes_down: u64,
     /// The client's bytes that the broker has not taken yet.
     pub up: Vec<u8>,
+    /// Where the client's packets stand behind all that was read of it.
+    pub up_framing: Framing,
     /// The CONNACK and what came behind it, for the client.
     pub down: Vec<u8>,
 }
@@ -49,12 +52,13 @@ pub enum NoAnswer {
     ClientLeft,
 }
 
-/// Forwards `connect` (and what the client sent behind it) and waits at most `patience` for the CONNACK, anew with
-/// each AUTH round. Meanwhile the client's bytes go up and AUTH packets come down, all of them as they are.
+/// Forwards `connect` (and what the client sent behind it, at whose end `framing` stands) and waits at most `patience`
+/// for the CONNACK, anew with each AUTH round. Meanwhile the client's bytes go up and AUTH packets come down, all of them as they are.
 pub async fn first_answer<D, U>(
     client: &mut D,
     broker: &mut U,
     connect: Vec<u8>,
+    mut framing: Framing,
     version: Version,
     patience: Duration,
 ) -> Result<Answer, NoAnswer>
@@ -69,7 +73,7 @@ where
     let mut rounds = 0;
     loop {
         let deadline = forwarded + patience;
-        let exchanged = exchange(client, broker, &mut up, &mut down);
+        let exchanged = exchange(client, broker, &mut up, &mut framing, &mut down);
         bytes_up += timeout_at(deadline, exchanged)
             .await
             .map_err(|_| NoAnswer::TimedOut)??;
@@ -88,6 +92,7 @@ where
                     bytes_up,
                     bytes_down,
                     up,
+                    up_framing: framing,
                     down,
                 });
             }
@@ -112,6 +117,7 @@ async fn exchange<D, U>(
     client: &mut D,
     broker: &mut U,
     up: &mut Vec<u8>,
+    framing: &mut Framing,
     down: &mut Vec<u8>,
 ) -> Result<u64, NoAnswer>
 where
@@ -139,9 +145,10 @@ where
             if up.len() >= AHEAD {
                 return Poll::Pending;
             }
+            let known = up.len();
             match ready!(poll_read_buf(Pin::new(&mut *client), cx, up)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(NoAnswer::ClientLeft)),
-                Ok(_) => {}
+                Ok(_) => framing.feed(up.get(known..).unwrap_or_default()),
             }
         }
     })

@@ -29,6 +29,7 @@ mod certificates;
 mod connect;
 mod demo;
 mod descriptors;
+mod drain;
 mod gate;
 mod latency;
 mod lockstep;

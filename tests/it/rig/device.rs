@@ -29,6 +29,7 @@ pub enum End {
 /// A connected client.
 pub struct Device {
     stream: TlsStream<TcpStream>,
+    settings: Arc<ClientConfig>,
 }
 
 impl Device {
@@ -61,8 +62,21 @@ impl Device {
         tcp.set_nodelay(true)?;
         let name = ServerName::try_from("localhost").unwrap();
         Ok(Self {
-            stream: TlsConnector::from(settings).connect(name, tcp).await?,
+            stream: TlsConnector::from(Arc::clone(&settings))
+                .connect(name, tcp)
+                .await?,
+            settings,
         })
+    }
+
+    /// With TLS settings of its own, which keep its tickets.
+    pub async fn dial_with(address: SocketAddr, settings: Arc<ClientConfig>) -> io::Result<Self> {
+        Self::over_with(TcpStream::connect(address).await?, settings).await
+    }
+
+    /// What it was dialled with.
+    pub fn settings(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.settings)
     }
 
     /// In session: the CONNECT was sent, and the broker has answered that it is content.

@@ -222,6 +222,28 @@ impl Link {
         self.ended(&std::io::ErrorKind::UnexpectedEof.into());
     }
 
+    /// Sends `bytes` as fast as they are taken, and records what comes meanwhile and then until the end; done when that
+    /// comes.
+    pub async fn exchange_until_cut(&mut self, bytes: &[u8]) {
+        let (mut reading, mut writing) = self.stream.split();
+        let visit = &self.visit;
+        let sending = async {
+            let _ = writing.write_all(bytes).await;
+            std::future::pending::<()>().await;
+        };
+        let listening = async {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(count @ 1..) = reading.read(&mut buffer).await {
+                visit.received.lock().unwrap().extend(&buffer[..count]);
+            }
+        };
+        tokio::select! {
+            () = sending => {}
+            () = listening => {}
+        }
+        self.ended(&std::io::ErrorKind::UnexpectedEof.into());
+    }
+
     /// Sends up to `count` bytes as fast as they are taken, until they are taken no more.
     pub async fn pour(&mut self, count: usize) {
         let piece = vec![0; 64 * 1024];
