@@ -59,6 +59,15 @@ impl SubAssign for Tokens {
     }
 }
 
+/// Which bucket: 0 is the shared one, the others are reserves of lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source(pub u32);
+
+impl Source {
+    /// The bucket that all lanes compete for.
+    pub const SHARED: Self = Self(0);
+}
+
 /// The level is counted in billionths of a billionth of a token.
 const LEVELS_A_BILLIONTH: i128 = 1_000_000_000;
 

@@ -162,7 +162,7 @@ impl<W> Controller<W> {
                 would_refuse: None,
             };
         }
-        let deadline = arrival.since.unwrap_or(now) + self.settings.max_wait;
+        let deadline = arrival.since.unwrap_or(now) + self.patience(arrival, now);
         let full = || (!self.queues.has_place(arrival.lane)).then_some(Reason::HoldFull);
         let reason = self.obstacle(arrival, deadline, now).or_else(full);
         let place = match reason {
@@ -172,7 +172,12 @@ impl<W> Controller<W> {
             }),
         };
         match place {
-            Some(place) => Verdict::Hold { place },
+            Some(place) => {
+                if let Some(client) = arrival.client {
+                    self.appointments.arrived(client, now);
+                }
+                Verdict::Hold { place }
+            }
             None => Verdict::Refuse(self.refuse(arrival, reason.unwrap_or(Reason::HoldFull), now)),
         }
     }
@@ -325,7 +330,7 @@ impl<W> Controller<W> {
         if supply != self.queues.supply() {
             self.queues.set_supply(supply, now);
         }
-        self.appointments.advance(supply.rate, now);
+        self.appointments.advance(self.queues.sources(), now);
     }
 
     fn rises(&self, now: Moment) -> bool {

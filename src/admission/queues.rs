@@ -16,9 +16,9 @@ use std::cmp::Reverse;
 pub use self::foresight::Turn;
 use self::queue::{Claims, Queue};
 pub use self::queue::{Place, Seat};
-pub use self::supply::Supply;
+pub use self::supply::{Kept, Supply};
 use super::Settings;
-use super::bucket::{Bucket, Tokens};
+use super::bucket::{Bucket, Source, Tokens};
 use super::hold::Held;
 use super::pace::Pace;
 use crate::moment::Moment;
@@ -69,8 +69,8 @@ impl<W> Queues<W> {
     }
 
     /// Admits one who comes now to `lane`, if its tokens and a seat are there and nobody ahead has a claim to them.
-    /// `kept` tokens of the shared bucket are not for it.
-    pub fn admit(&mut self, lane: usize, cost: Tokens, kept: Tokens, now: Moment) -> Option<Seat> {
+    /// What is `kept` is not for it.
+    pub fn admit(&mut self, lane: usize, cost: Tokens, kept: Kept, now: Moment) -> Option<Seat> {
         let index = self.index(lane);
         let queue = self.lanes.get(index)?;
         if !queue.hold.is_empty() {
@@ -110,6 +110,13 @@ impl<W> Queues<W> {
         self.lanes
             .get(self.index(lane))
             .is_some_and(|queue| queue.reserve.is_some())
+    }
+
+    /// The bucket that a client of `lane` can count on: the lane's reserve, or else the shared one.
+    pub fn source(&self, lane: usize) -> Source {
+        self.lanes
+            .get(self.index(lane))
+            .map_or(Source::SHARED, Queue::source)
     }
 
     /// Whether one more can be held in `lane`.
@@ -164,7 +171,7 @@ impl<W> Queues<W> {
         for (index, _) in self.heads() {
             let queue = self.lanes.get(index)?;
             let cost = queue.next_cost(self.shared.burst());
-            if let Some(from_reserve) = self.could_serve(index, cost, Tokens::NONE, claims, now) {
+            if let Some(from_reserve) = self.could_serve(index, cost, Kept::NOTHING, claims, now) {
                 let waiter = self.lanes.get_mut(index)?.hold.pop()?.waiter;
                 return self
                     .seat(index, cost, from_reserve, now)
@@ -264,7 +271,7 @@ impl<W> Queues<W> {
         &self,
         index: usize,
         cost: Tokens,
-        kept: Tokens,
+        kept: Kept,
         claims: Claims,
         now: Moment,
     ) -> Option<bool> {
@@ -272,13 +279,18 @@ impl<W> Queues<W> {
         if !queue.has_own_seat() && (claims.seats || !self.has_shared_seat()) {
             return None;
         }
-        if queue.has_reserve_for(cost, now) {
+        // A bucket that is full serves strangers too, or nobody would ever.
+        let has = |bucket: &Bucket, kept: Tokens| {
+            bucket.available_at(cost, kept.min(bucket.burst() - cost), now) <= now
+        };
+        if queue
+            .reserve
+            .as_ref()
+            .is_some_and(|reserve| has(reserve, kept.reserve))
+        {
             return Some(true);
         }
-        // A bucket that is full serves strangers too, or nobody would ever.
-        let kept = kept.min(self.shared.burst() - cost);
-        let shared = !claims.tokens && self.shared.available_at(cost, kept, now) <= now;
-        shared.then_some(false)
+        (!claims.tokens && has(&self.shared, kept.shared)).then_some(false)
     }
 
     fn seat(&mut self, index: usize, cost: Tokens, from_reserve: bool, now: Moment) -> Option<Seat> {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::{Controller, Seat, Verdict};
 use crate::admission::Refusal;
+use crate::admission::appointments::Need;
 use crate::admission::breaker::Access;
-use crate::admission::bucket::Tokens;
+use crate::admission::bucket::{Source, Tokens};
 use crate::admission::classify::Arrival;
-use crate::admission::queues::Supply;
+use crate::admission::queues::Kept;
 use crate::moment::Moment;
 use crate::mqtt::Version;
 use crate::reason::Reason;
@@ -15,6 +16,11 @@ use crate::reason::Reason;
 /// What part of what there is at most (bucket and hold together) is kept for those who are due and away: strangers
 /// feel it only in a storm, and the bucket still takes up a wave.
 const KEPT: f64 = 0.125;
+
+/// How long one that is due is held, where `max_wait` is shorter: it has its place (`docs/decisions/0009-places-of-the-due.md`),
+/// and its token comes a moment late because the one before it did. Clocks, round trips and handshakes make that much of a
+/// moment, and a client that gives up after 5 s still has its answer.
+const PLACE: Duration = Duration::from_secs(2);
 
 /// No refusal sends a client away for longer.
 const LONGEST_RETRY: Duration = Duration::from_hours(24);
@@ -79,7 +85,7 @@ impl<W> Controller<W> {
         };
         let would_refuse = objection
             .map(|refusal| refusal.reason)
-            .or_else(|| self.obstacle(arrival, now + self.settings.max_wait, now))
+            .or_else(|| self.obstacle(arrival, now + self.patience(arrival, now), now))
             .or_else(full);
         let paid = if would_refuse.is_none() {
             arrival.cost
@@ -108,7 +114,8 @@ impl<W> Controller<W> {
         } else {
             Reason::Rate
         };
-        if self.settings.max_wait.is_zero() {
+        // Without a hold nobody waits for a broker, and only the due for tokens.
+        if self.settings.max_wait.is_zero() && (broker.is_some() || deadline <= now) {
             return Some(match broker {
                 Some(_) => Reason::BreakerOpen,
                 None if turn.tokens > now => no_tokens,
@@ -141,40 +148,69 @@ impl<W> Controller<W> {
         refusal
     }
 
-    fn appointment(&mut self, arrival: &Arrival, now: Moment) -> Moment {
-        let due = arrival
-            .client
-            .is_some_and(|client| self.appointments.is_due(client, now));
-        // One that is due and did not get in comes behind those who are due and have not knocked yet.
-        let ahead = if due {
-            self.appointments.kept()
+    /// How long it may be held from now.
+    pub(super) fn patience(&self, arrival: &Arrival, now: Moment) -> Duration {
+        let max_wait = self.settings.max_wait;
+        if self.is_due(arrival, now) {
+            max_wait.max(PLACE)
         } else {
-            Tokens::NONE
-        };
-        let turn = self.queues.turn(arrival.lane, arrival.cost, ahead, now);
-        let earliest = turn.seat.unwrap_or(now).max(turn.tokens);
-        // What the others will be given is reckoned at the full rate: a slow start is over before most of them come.
-        let rate = self
-            .full_supply()
-            .rate
-            .min(self.queues.pace().unwrap_or(f64::INFINITY));
-        match arrival.client {
-            Some(client) => self.appointments.book(client, arrival.cost, rate, earliest, now),
-            None => self.appointments.behind_all(earliest),
+            max_wait
         }
     }
 
-    /// What of the bucket is not for a stranger.
-    fn kept_from(&self, arrival: &Arrival, now: Moment) -> Tokens {
-        if arrival
+    fn is_due(&self, arrival: &Arrival, now: Moment) -> bool {
+        arrival
             .client
             .is_some_and(|client| self.appointments.is_due(client, now))
-        {
-            return Tokens::NONE;
+    }
+
+    fn appointment(&mut self, arrival: &Arrival, now: Moment) -> Moment {
+        let source = self.queues.source(arrival.lane);
+        // One that is due and did not get in comes behind those who are due and have not knocked yet.
+        let ahead = if self.is_due(arrival, now) {
+            let kept = self.appointments.kept(source);
+            Kept {
+                shared: if source == Source::SHARED {
+                    kept
+                } else {
+                    Tokens::NONE
+                },
+                reserve: kept,
+            }
+        } else {
+            Kept::NOTHING
+        };
+        let turn = self.queues.turn(arrival.lane, arrival.cost, ahead, now);
+        let earliest = turn.seat.unwrap_or(now).max(turn.tokens);
+        let Some(client) = arrival.client else {
+            return self.appointments.behind_all(source, earliest);
+        };
+        // What the others will be given is reckoned at the full rate: a slow start is over before most of them come.
+        let full = self.queues.part_of(self.full_supply().rate, arrival.lane);
+        let need = Need {
+            source,
+            cost: arrival.cost,
+            rate: full.min(self.queues.pace().unwrap_or(f64::INFINITY)),
+            earliest,
+        };
+        self.appointments.book(client, need, now)
+    }
+
+    /// What is not for it of what there is, unless it is due.
+    fn kept_from(&self, arrival: &Arrival, now: Moment) -> Kept {
+        let own = self.queues.source(arrival.lane);
+        let due = self.is_due(arrival, now);
+        let kept = |source| {
+            if due && source == own {
+                return Tokens::NONE;
+            }
+            let most = KEPT * self.queues.most_of(source, self.settings.max_wait);
+            self.appointments.kept(source).min(Tokens::new(most))
+        };
+        Kept {
+            shared: kept(Source::SHARED),
+            reserve: kept(own),
         }
-        let Supply { rate, burst, .. } = self.queues.supply();
-        let most = KEPT * (burst + rate * self.settings.max_wait.as_secs_f64());
-        self.appointments.kept().min(Tokens::new(most))
     }
 
     fn note(&mut self, arrival: &Arrival, refusal: Refusal, now: Moment) {

@@ -1,5 +1,6 @@
 mod broken;
 mod composed;
+mod places;
 mod storm;
 
 use std::collections::BTreeMap;
@@ -27,8 +28,9 @@ fn at(milliseconds: u64) -> Moment {
     Moment::from_nanos(milliseconds * 1_000_000)
 }
 
+/// Nothing is remembered of one without a client id.
 const CLEAN: Request<'_> = Request {
-    client_id: "device",
+    client_id: "",
     username: None,
     password: None,
     common_name: None,

@@ -1,7 +1,7 @@
 //! When somebody's turn comes, as things stand.
 
 use super::queue::{Claims, Queue};
-use super::{Queues, Tokens};
+use super::{Kept, Queues, Tokens};
 use crate::moment::Moment;
 
 /// When one who comes now would have its turn, as things stand.
@@ -14,18 +14,17 @@ pub struct Turn {
 }
 
 impl<W> Queues<W> {
-    /// When one who comes to `lane` now would have its turn behind those ahead of it, with `kept` shared tokens that
-    /// are not for it.
-    pub fn turn(&self, lane: usize, cost: Tokens, kept: Tokens, now: Moment) -> Turn {
+    /// When one who comes to `lane` now would have its turn behind those ahead of it; what is `kept` is not for it.
+    pub fn turn(&self, lane: usize, cost: Tokens, kept: Kept, now: Moment) -> Turn {
         let Some(queue) = self.lanes.get(self.index(lane)) else {
             return Turn {
                 tokens: Moment::NEVER,
                 seat: None,
             };
         };
-        let shared = self.shared_tokens_at(queue, cost, kept, now);
+        let shared = self.shared_tokens_at(queue, cost, kept.shared, now);
         let tokens = match &queue.reserve {
-            Some(reserve) => shared.min(reserve.available_at(cost, queue.hold.cost(), now)),
+            Some(reserve) => shared.min(reserve.available_at(cost, queue.hold.cost() + kept.reserve, now)),
             None => shared,
         };
         Turn {

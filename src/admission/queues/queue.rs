@@ -1,6 +1,6 @@
 //! One lane: its queue, its reserve, its share of seats and places.
 
-use crate::admission::bucket::{Bucket, Tokens};
+use crate::admission::bucket::{Bucket, Source, Tokens};
 use crate::admission::hold::Hold;
 use crate::moment::Moment;
 
@@ -68,6 +68,11 @@ impl<W> Queue<W> {
             in_flight: 0,
             hold: Hold::default(),
         }
+    }
+
+    /// What its clients can count on.
+    pub(super) fn source(&self) -> Source {
+        self.reserve.as_ref().map_or(Source::SHARED, |_| Source(self.id))
     }
 
     pub(super) fn has_own_seat(&self) -> bool {

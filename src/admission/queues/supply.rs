@@ -1,9 +1,11 @@
 //! What there is, shared out among the lanes.
 
+use std::time::Duration;
+
 use super::Queues;
 use super::queue::share;
 use crate::admission::Settings;
-use crate::admission::bucket::{Bucket, Tokens};
+use crate::admission::bucket::{Bucket, Source, Tokens};
 use crate::moment::Moment;
 
 /// Most that the reserves take of the rate of the moment: where the rate follows the broker it may fall below
@@ -21,7 +23,53 @@ pub struct Supply {
     pub max_in_flight: u32,
 }
 
+/// Tokens that are not for one who comes, in the buckets that would serve it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Of the shared bucket.
+    pub shared: Tokens,
+    /// Of its lane's reserve.
+    pub reserve: Tokens,
+}
+
+impl Kept {
+    /// All is for it.
+    pub const NOTHING: Self = Self {
+        shared: Tokens::NONE,
+        reserve: Tokens::NONE,
+    };
+}
+
 impl<W> Queues<W> {
+    /// The buckets, with what they give in tokens a second.
+    pub fn sources(&self) -> impl Iterator<Item = (Source, f64)> {
+        let reserves = self
+            .lanes
+            .iter()
+            .filter_map(|queue| Some((queue.source(), queue.reserve.as_ref()?.rate())));
+        reserves.chain([(Source::SHARED, self.shared.rate())])
+    }
+
+    /// The most tokens that `source` gives within `time`: a burst and what comes meanwhile.
+    pub fn most_of(&self, source: Source, time: Duration) -> f64 {
+        let reserve = self
+            .lanes
+            .iter()
+            .find(|queue| queue.source() == source)
+            .and_then(|queue| queue.reserve.as_ref());
+        let bucket = reserve.unwrap_or(&self.shared);
+        bucket.burst().as_f64() + bucket.rate() * time.as_secs_f64()
+    }
+
+    /// What the bucket that `lane` can count on would give a second, where all of them together give `rate`.
+    pub fn part_of(&self, rate: f64, lane: usize) -> f64 {
+        let scale = self.scale(rate);
+        match self.lanes.get(self.index(lane)) {
+            Some(queue) if queue.reserve.is_some() => queue.wanted * scale,
+            _ => rate - self.wanted() * scale,
+        }
+    }
+
     /// Takes new lanes and limits over. A lane that keeps its name keeps its queue, its seats and its tokens; a new
     /// one's reserve begins empty; who is held in one that is gone is served without a reserve.
     pub fn reconfigure(&mut self, settings: &Settings, supply: Supply, now: Moment) {
@@ -59,12 +107,7 @@ impl<W> Queues<W> {
     /// Shares another supply out from now on; what is in the buckets stays there, cut to their new size.
     pub fn set_supply(&mut self, supply: Supply, now: Moment) {
         self.supply = supply;
-        let wanted: f64 = self.lanes.iter().map(|queue| queue.wanted).sum();
-        let scale = if wanted > 0.0 {
-            (RESERVED_AT_MOST * supply.rate / wanted).min(1.0)
-        } else {
-            0.0
-        };
+        let (wanted, scale) = (self.wanted(), self.scale(supply.rate));
         let mut burst = Tokens::new(supply.burst);
         let mut seats = 0;
         for queue in &mut self.lanes {
@@ -87,5 +130,19 @@ impl<W> Queues<W> {
         // Those without a share need a seat as well.
         self.shared_seats = supply.max_in_flight.saturating_sub(seats).max(1);
         self.pace.note(!self.has_shared_seat(), now);
+    }
+    /// Tokens a second that all reserves together are to have.
+    fn wanted(&self) -> f64 {
+        self.lanes.iter().map(|queue| queue.wanted).sum()
+    }
+
+    /// What part of it they have of `rate`.
+    fn scale(&self, rate: f64) -> f64 {
+        let wanted = self.wanted();
+        if wanted > 0.0 {
+            (RESERVED_AT_MOST * rate / wanted).min(1.0)
+        } else {
+            0.0
+        }
     }
 }

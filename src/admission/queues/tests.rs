@@ -51,7 +51,7 @@ fn queues(settings: &Settings) -> Queues<u32> {
 }
 
 fn admit(queues: &mut Queues<u32>, lane: usize, now: Moment) -> Option<Seat> {
-    queues.admit(lane, one(), Tokens::NONE, now)
+    queues.admit(lane, one(), Kept::NOTHING, now)
 }
 
 fn admitted(queues: &mut Queues<u32>, lane: usize, now: Moment) -> usize {
@@ -107,7 +107,7 @@ fn a_reserve_has_a_burst_of_at_least_one_and_of_the_largest_cost() {
     let dear = Settings { cost, ..slow };
     assert!(
         queues(&dear)
-            .admit(0, Tokens::new(3.0), Tokens::NONE, at(0))
+            .admit(0, Tokens::new(3.0), Kept::NOTHING, at(0))
             .is_some()
     );
 }
@@ -385,9 +385,9 @@ proptest! {
                     lowest[number as usize] = false;
                 }
             }
-            let turn = queues.turn(lane, cost, Tokens::NONE, at(now));
+            let turn = queues.turn(lane, cost, Kept::NOTHING, at(now));
             prop_assert_eq!(turn.seat, Some(at(now)));
-            if let Some(_seat) = queues.admit(lane, cost, Tokens::NONE, at(now)) {
+            if let Some(_seat) = queues.admit(lane, cost, Kept::NOTHING, at(now)) {
                 continue;
             }
             queues.push(lane, cost, Moment::NEVER, |_| turns.len() as u32).unwrap();

@@ -4,7 +4,8 @@ mod fleet;
 
 use std::time::Duration;
 
-use self::fleet::{Plan, Retry, STORM, Storm};
+use self::fleet::{Others, Plan, Retry, STORM, Storm};
+use crate::admission::lanes::{Glob, Lane, Members};
 use crate::admission::{Settings, adaptive, clients};
 
 fn at_rate(rate: f64, burst: f64) -> Settings {
@@ -34,8 +35,8 @@ fn strangers_that_never_return_get_the_configured_rate() {
     );
 }
 
-/// 1,500 devices on an exact 5 s timer at 50 a second: ideal is 30 s, 33 s were measured on a prototype, 146 s without
-/// a hold and with a bucket of 10.
+/// 1,500 devices on an exact 5 s timer at 50 a second with a bucket of 10: ideal is 30 s. Without a hold only those
+/// are served who find a token and, for two seconds, those who are due.
 #[test]
 fn a_hold_serves_a_fleet_in_lockstep() {
     let hold = Settings {
@@ -61,7 +62,7 @@ fn a_hold_serves_a_fleet_in_lockstep() {
     )
     .all_in()
     .unwrap();
-    assert!(refuse >= 140.0, "{refuse}");
+    assert!((60.0..80.0).contains(&refuse), "{refuse}");
 }
 
 #[test]
@@ -215,4 +216,102 @@ fn a_limit_by_client_id_holds_in_a_hot_loop() {
         "{}",
         storm.reached.len()
     );
+}
+
+/// Who comes a moment late has its place all the same, whatever the bucket saves up: the end is late by one lateness and
+/// not by one for each, and nobody comes three times. Nor do those who do not listen, or who never come again, spoil it.
+#[test]
+fn a_late_fleet_has_its_places() {
+    let others = |in_ten, retry| Some(Others { in_ten, retry });
+    let neighbours = [
+        (0.1, None),
+        (2.0, None),
+        (0.1, others(3, Retry::Fixed(0.2))),
+        (2.0, others(3, Retry::Random(5.0))),
+        (0.5, others(3, Retry::Never)),
+    ];
+    for (rate, burst, devices) in [(40.0, 1.0, 600), (200.0, 1.0, 2000), (200.0, 200.0, 2000)] {
+        for max_wait in [0, 4] {
+            for (late, others) in neighbours {
+                let settings = Settings {
+                    max_wait: Duration::from_secs(max_wait),
+                    ..at_rate(rate, burst)
+                };
+                let plan = Plan {
+                    devices,
+                    retry: Retry::Told,
+                    others,
+                    late,
+                    within: 0.5,
+                    until: 60.0,
+                    ..STORM
+                };
+                let (all_in, attempts) = Storm::run(settings, plan).obedient();
+                let name =
+                    format!("{rate}/s, burst {burst}, wait {max_wait}, late {late}: {all_in}, {attempts}");
+                assert!(all_in <= 1.02 * devices as f64 / rate + late, "{name}");
+                assert!(attempts <= 2.0, "{name}");
+            }
+        }
+    }
+}
+
+/// Tablets with a reserve are told when their reserve has room, not when the sensors are through, and the sensors
+/// when what is shared has.
+#[test]
+fn each_bucket_keeps_its_own_appointments() {
+    let tablets = Lane {
+        name: "tablets".into(),
+        members: Members {
+            client_id: Some(Glob::new("tablet-*")),
+            ..Members::default()
+        },
+        reserve: 50.0,
+        priority: 1,
+    };
+    for (max_wait, late) in [(0, 0.05), (0, 1.0), (4, 0.3)] {
+        let settings = Settings {
+            max_wait: Duration::from_secs(max_wait),
+            lanes: vec![tablets.clone()],
+            ..at_rate(200.0, 60.0)
+        };
+        let plan = Plan {
+            devices: 3200,
+            tablets: 200,
+            retry: Retry::Told,
+            within: 0.5,
+            late,
+            ..STORM
+        };
+        let storm = Storm::run(settings, plan);
+        let tablets = storm.devices[..200].iter().map(|device| device.done.unwrap());
+        let tablets = tablets.fold(0.0, f64::max);
+        assert!(tablets <= 200.0 / 50.0 + late, "{tablets}");
+        let (all_in, attempts) = storm.obedient();
+        assert!(all_in <= 1.05 * 3000.0 / 150.0 + late, "{all_in}");
+        assert!(attempts <= 2.1, "{attempts}");
+    }
+}
+
+/// What is kept for those who never come is a part of the bucket, not of the rate: newcomers get all of that.
+#[test]
+fn nothing_is_wasted_on_those_who_never_come() {
+    for (burst, max_wait) in [(10.0, 0), (50.0, 0), (1.0, 4)] {
+        let settings = Settings {
+            max_wait: Duration::from_secs(max_wait),
+            ..at_rate(50.0, burst)
+        };
+        let plan = Plan {
+            devices: 6000,
+            within: 30.0,
+            retry: Retry::Never,
+            until: 30.0,
+            ..STORM
+        };
+        let reached = Storm::run(settings, plan).reached.len();
+        assert!(
+            reached as f64 >= 0.99 * 50.0 * 30.0,
+            "{burst} {max_wait}: {reached}"
+        );
+    }
 }

@@ -14,12 +14,26 @@ pub(super) enum Retry {
     Random(f64),
     /// When it is told to (v5, `retry-after-ms`), and a round trip and a handshake later.
     Told,
+    /// Not before the end of the trial.
+    Never,
+}
+
+/// What a number of the devices in a row of ten do instead of what the plan says.
+#[derive(Clone, Copy)]
+pub(super) struct Others {
+    pub(super) in_ten: usize,
+    pub(super) retry: Retry,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Plan {
     pub(super) devices: usize,
     pub(super) retry: Retry,
+    pub(super) others: Option<Others>,
+    /// Seconds by which those who are told come late at most, evenly spread, above the 20 ms that are the least.
+    pub(super) late: f64,
+    /// How many of the devices, the first to come, are tablets.
+    pub(super) tablets: usize,
     /// Devices come first within so many seconds.
     pub(super) within: f64,
     /// Seconds that the broker's only server works on a CONNECT; 0: none to speak of.
@@ -32,6 +46,9 @@ pub(super) struct Plan {
 pub(super) const STORM: Plan = Plan {
     devices: 0,
     retry: Retry::Fixed(5.0),
+    others: None,
+    late: 0.03,
+    tablets: 0,
     within: 0.0,
     service: 0.0,
     code: 0,
@@ -86,7 +103,10 @@ impl Storm {
             classifier: Classifier::new(&settings),
             controller: Controller::new(settings, Moment::ZERO),
             names: (0..plan.devices)
-                .map(|number| format!("device-{number}"))
+                .map(|number| match number < plan.tablets {
+                    true => format!("tablet-{number}"),
+                    false => format!("device-{number}"),
+                })
                 .collect(),
             devices: vec![Device::default(); plan.devices],
             seats: BTreeMap::new(),
@@ -140,7 +160,7 @@ impl Storm {
 
     fn knock(&mut self, device: usize, now: Moment) {
         self.devices[device].attempts += 1;
-        let version = if matches!(self.plan.retry, Retry::Told) {
+        let version = if matches!(self.retry(device), Retry::Told) {
             Version::V5
         } else {
             Version::V3_1_1
@@ -183,15 +203,43 @@ impl Storm {
     }
 
     fn come_back(&mut self, device: usize, refusal: Refusal, now: Moment) {
-        let pause = match self.plan.retry {
+        let pause = match self.retry(device) {
             Retry::Fixed(pause) => pause,
             Retry::Random(most) => most * self.random.f64(),
-            Retry::Told => refusal.retry_after.unwrap().as_secs_f64() + 0.02 + 0.03 * self.random.f64(),
+            Retry::Told => {
+                refusal.retry_after.unwrap().as_secs_f64() + 0.02 + self.plan.late * self.random.f64()
+            }
+            Retry::Never => return,
         };
         self.events.push(Reverse((
             now + Duration::from_secs_f64(pause),
             Event::Knock(device),
         )));
+    }
+
+    /// What this device does.
+    fn retry(&self, device: usize) -> Retry {
+        match self.plan.others {
+            Some(others) if device % 10 < others.in_ten => others.retry,
+            _ => self.plan.retry,
+        }
+    }
+
+    /// Those who do what the plan says: seconds until all of them are in, and attempts of one on average.
+    pub(super) fn obedient(&self) -> (f64, f64) {
+        let others = self.plan.others.map_or(0, |others| others.in_ten);
+        let obedient = self
+            .devices
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| number % 10 >= others);
+        let (mut last, mut attempts, mut count) = (0.0_f64, 0.0, 0.0);
+        for (_, device) in obedient {
+            last = last.max(device.done.unwrap_or(f64::INFINITY));
+            attempts += f64::from(device.attempts);
+            count += 1.0;
+        }
+        (last, attempts / count)
     }
 
     /// Seconds until everybody is in; `None`: somebody is not.

@@ -1,0 +1,140 @@
+//! The slots of one bucket.
+//!
+//! They become due in their order, at the pace of the bucket, skipping those whose clients got in before; and at the
+//! latest at the time that was promised. A slot whose client does not come within `GRACE` keeps no tokens any more,
+//! but stays due.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::{CAPACITY, FARTHEST};
+use crate::admission::bucket::Tokens;
+use crate::moment::Moment;
+
+/// How long tokens are kept for one who is due and away: longer than the pauses of nearly all clients.
+const GRACE: Duration = Duration::from_mins(1);
+
+/// Slots are counted in steps of this: a fraction of a token at any rate that a broker bears.
+const TICK: Duration = Duration::from_millis(1);
+
+/// Steps with slots that are looked after, as many as there are clients at most. Past it a slot is a promise that keeps
+/// no tokens.
+pub(super) const TICKS: usize = 2 * CAPACITY;
+
+#[derive(Clone, Debug)]
+pub(super) struct Book {
+    /// Where the next slot begins.
+    end: Moment,
+    /// Where the next of the due who are refused is told to come.
+    again: Moment,
+    /// Tokens of the clients that are still away, by tick of their slots.
+    pub(super) away: BTreeMap<u64, Tokens>,
+    /// Every tick before this one is due.
+    pub(super) due_before: u64,
+    /// The ticks that are due and keep tokens, with the moment at which they became due.
+    kept: VecDeque<(u64, Moment)>,
+    kept_tokens: Tokens,
+    /// What the bucket has given since the last slot became due, of which the next ones become so.
+    budget: f64,
+}
+
+impl Book {
+    pub(super) fn new(now: Moment) -> Self {
+        Self {
+            end: now,
+            again: now,
+            away: BTreeMap::new(),
+            due_before: 0,
+            kept: VecDeque::new(),
+            kept_tokens: Tokens::NONE,
+            budget: 0.0,
+        }
+    }
+
+    /// Goes on to `now`; the bucket has given `earned` tokens since.
+    pub(super) fn advance(&mut self, earned: f64, now: Moment) {
+        self.budget += earned;
+        while let Some((&tick, &tokens)) = self.away.range(self.due_before..).next() {
+            if self.budget < tokens.as_f64() && tick > tick_of(now) {
+                break;
+            }
+            self.budget = (self.budget - tokens.as_f64()).max(0.0);
+            self.due_before = tick + 1;
+            self.kept.push_back((tick, now));
+            self.kept_tokens += tokens;
+        }
+        if self.away.range(self.due_before..).next().is_none() {
+            // Nobody waits for what the bucket gives now, and it is not saved up.
+            self.budget = 0.0;
+        }
+        while let Some((tick, since)) = self.kept.front().copied()
+            && now - since > GRACE
+        {
+            self.kept.pop_front();
+            self.kept_tokens -= self.away.remove(&tick).unwrap_or(Tokens::NONE);
+        }
+    }
+
+    /// Whether a slot at `at` has become due before its time.
+    pub(super) fn is_due(&self, at: Moment) -> bool {
+        tick_of(at) < self.due_before
+    }
+
+    pub(super) const fn kept(&self) -> Tokens {
+        self.kept_tokens
+    }
+
+    pub(super) const fn end(&self) -> Moment {
+        self.end
+    }
+
+    /// A new slot behind all others.
+    pub(super) fn lay(&mut self, cost: Tokens, rate: f64, earliest: Moment, now: Moment) -> Moment {
+        let at = self.end.max(earliest).min(now + FARTHEST);
+        self.end = at + length(cost, rate);
+        at
+    }
+
+    /// A time for one that has had its slot.
+    pub(super) fn tell_again(&mut self, cost: Tokens, rate: f64, earliest: Moment) -> Moment {
+        let at = self.again.max(earliest);
+        self.again = at + length(cost, rate);
+        at
+    }
+
+    /// A client is away whose slot is at `at`. Whether its tokens are looked after.
+    pub(super) fn expect(&mut self, at: Moment, cost: Tokens) -> bool {
+        let tick = tick_of(at);
+        let looked_after =
+            tick >= self.due_before && (self.away.len() < TICKS || self.away.contains_key(&tick));
+        if looked_after {
+            *self.away.entry(tick).or_insert(Tokens::NONE) += cost;
+        }
+        looked_after
+    }
+
+    /// One that was expected has come.
+    pub(super) fn has_come(&mut self, at: Moment, cost: Tokens) {
+        let tick = tick_of(at);
+        let Some(tokens) = self.away.get_mut(&tick) else {
+            return;
+        };
+        let before = *tokens;
+        *tokens -= cost;
+        if tick < self.due_before {
+            self.kept_tokens -= before - *tokens;
+        } else if *tokens == Tokens::NONE {
+            self.away.remove(&tick);
+        }
+    }
+}
+
+fn tick_of(moment: Moment) -> u64 {
+    moment.as_nanos() / TICK.as_nanos() as u64
+}
+
+fn length(cost: Tokens, rate: f64) -> Duration {
+    Duration::try_from_secs_f64(cost.as_f64() / rate)
+        .unwrap_or(FARTHEST)
+        .min(FARTHEST)
+}
