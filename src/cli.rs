@@ -293,11 +293,16 @@ fn secret() -> Result<(), Failure> {
         .map_err(Failure::Output)
 }
 
-/// One worker a core: TLS and the relay never wait on anything but the network.
+/// One worker a core: TLS and the relay never wait on anything but the network. `TOKIO_WORKER_THREADS` is the runtime's
+/// own name for another number; one that is none is not taken.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let cores = available_parallelism().map_or(1, std::num::NonZero::get);
+    let named = std::env::var("TOKIO_WORKER_THREADS").ok();
+    let workers = named.and_then(|number| number.parse().ok());
+    let workers = workers
+        .or_else(|| available_parallelism().ok())
+        .map_or(1, std::num::NonZero::get);
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(cores)
+        .worker_threads(workers)
         .enable_all()
         .build()
         .map_err(Failure::Runtime)

@@ -82,12 +82,17 @@ pub struct Snapshot {
     pub appointments: usize,
     /// Credentials that the broker has refused lately.
     pub bad_credentials: usize,
+    /// Whether these are most of the fleet: more than there are sessions.
+    pub refuses_most: bool,
     /// Whether a broker may be tried now.
     pub usable: bool,
 }
 
 /// While the rate rises after a breaker has closed, it is looked at this often.
 const RISE: Duration = Duration::from_millis(50);
+
+/// So many clients with wrong credentials are no fleet whose authentication is broken, even while nobody else is there.
+const A_FEW: usize = 10;
 
 /// Decides over every CONNECT. `W` is what the caller needs to reach a held one: a channel in the daemon, an index
 /// in virtual time.
@@ -298,6 +303,7 @@ impl<W> Controller<W> {
             held: self.queues.held(),
             appointments: self.appointments.len(),
             bad_credentials: self.credentials.len(),
+            refuses_most: self.credentials.len() > self.clients.open().max(A_FEW),
             usable: !matches!(self.brokers.access(now), Access::Shut { .. }),
         }
     }

@@ -94,6 +94,7 @@ impl Credentials {
 
     /// The broker has answered these credentials with `code`.
     pub fn learn(&mut self, key: Key, code: u8, now: Moment) {
+        self.known.age(now);
         if code == 0 {
             let known = self.known.remove(key);
             if known.is_some_and(|record| record.refusals >= self.settings.after) {

@@ -66,6 +66,11 @@ impl<V> Memory<V> {
         self.young.remove(&key).or_else(|| self.old.remove(&key))
     }
 
+    /// Forgets what is too old by `now`. Whatever is written or looked up does so as well.
+    pub fn age(&mut self, now: Moment) {
+        self.turn(now);
+    }
+
     /// How many are remembered.
     pub fn len(&self) -> usize {
         self.young.len() + self.old.len()

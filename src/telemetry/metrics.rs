@@ -230,6 +230,10 @@ impl Metrics {
         let count = |gauge: &IntGauge, count: usize| gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
         count(&self.admission.appointments, snapshot.appointments);
         count(&self.admission.bad_credentials, snapshot.bad_credentials);
+        count(
+            &self.admission.bad_credentials_alarm,
+            usize::from(snapshot.refuses_most),
+        );
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

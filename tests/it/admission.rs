@@ -3,7 +3,11 @@
 use crate::rig::device::hex;
 use crate::rig::http::Metrics;
 use crate::rig::packet::{self, accepted, connack_v3, connack_v5};
-use crate::rig::{Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, eventually, report};
+use crate::rig::{
+    Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, daemon, eventually, long, report,
+};
+use std::net::SocketAddr;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -426,4 +430,105 @@ async fn one_bucket_for_all_listeners() {
     }
     assert_eq!(answers, [[0; 4], [3; 4], [3; 4]].concat());
     eventually("four at the broker", || broker.visits() == 4).await;
+}
+
+/// There is one bucket, however many threads and addresses there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threads_and_listen_addresses_share_one_bucket() {
+    const DEVICES: usize = 150;
+    const BURST: usize = 60;
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    for (threads, addresses) in [(1, 1), (1, 3), (4, 1), (4, 3)] {
+        let listen = format!("[{}]", vec!["\"127.0.0.1:0\""; addresses].join(", "));
+        let settings = [
+            ("listen.addresses", listen.as_str()),
+            ("admission.rate", "0.001"),
+            ("admission.burst", "60"),
+        ];
+        let file = scene.write(
+            "shared.toml",
+            &daemon::configuration(&scene, broker.address(), &settings),
+        );
+        let daemon = Daemon::launch(
+            Command::new("/usr/bin/env")
+                .arg(format!("TOKIO_WORKER_THREADS={threads}"))
+                .arg(daemon::binary())
+                .args(["run", "--config"])
+                .arg(file),
+        );
+        let workers = std::fs::read_dir(format!("/proc/{}/task", daemon.id())).unwrap();
+        let workers = workers.filter(|task| {
+            let name = task.as_ref().unwrap().path().join("comm");
+            std::fs::read_to_string(name).is_ok_and(|name| name.starts_with("tokio-rt-worker"))
+        });
+        assert_eq!(workers.count(), threads, "worker threads");
+        let stdout = daemon.stdout();
+        let listening: Vec<SocketAddr> = stdout
+            .lines()
+            .filter_map(|line| line.strip_prefix("listening ")?.parse().ok())
+            .collect();
+        assert_eq!(listening.len(), addresses, "{stdout}");
+        let mut attempts = tokio::task::JoinSet::new();
+        for number in 0..DEVICES {
+            let address = listening[number % addresses];
+            attempts.spawn(async move {
+                let mut device = Device::try_dial(address).await.unwrap();
+                device
+                    .send(&Connect::v311(&format!("device-{number}")).bytes())
+                    .await;
+                (device.packet().await[3] == 0, device)
+            });
+        }
+        let answers = attempts.join_all().await;
+        let admitted = answers.iter().filter(|(admitted, _)| *admitted).count();
+        report(&format!(
+            "{threads} threads, {addresses} addresses: {admitted} of {DEVICES} admitted"
+        ));
+        assert_eq!(admitted, BURST, "{threads} threads, {addresses} addresses");
+    }
+}
+
+/// Not much more than one that is relayed, with the same allocator and TLS session behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_client_costs_little_memory() {
+    const WARM: usize = 200;
+    if !long() {
+        return;
+    }
+    let scene = Scene::alone();
+    for (what, broker, clients) in [
+        ("held", Stub::mute().await, 3000),
+        ("relayed", Stub::content().await, 3000),
+    ] {
+        // The mute one's only place is taken by the first for as long as the trial lasts.
+        let seats = if what == "held" { "1" } else { "100000" };
+        let settings = [
+            ("admission.max_wait", "\"60s\""),
+            ("admission.max_in_flight", seats),
+            ("upstream.connack_timeout", "\"60s\""),
+        ];
+        let daemon = Daemon::start(&scene, broker.address(), &settings);
+        let mut there = Vec::new();
+        let (mut before, mut after) = (0, 0);
+        for number in 0..WARM + clients {
+            let mut device = Device::dial(&daemon).await;
+            device
+                .send(&Connect::v311(&format!("device-{number:06}")).bytes())
+                .await;
+            there.push(device);
+            if number + 1 == WARM || number + 1 == WARM + clients {
+                let phase = if what == "held" { "held" } else { "relaying" };
+                let count = if what == "held" { number } else { number + 1 };
+                daemon
+                    .counts("seawall_connections_open", &[("phase", phase)], count as f64)
+                    .await;
+                before = after;
+                after = daemon.resident();
+            }
+        }
+        let each = (after - before) as f64 / 1024.0 / clients as f64;
+        report(&format!("{each:.1} kB of resident memory for each {what} client"));
+        assert!(each < 16.0, "{each:.1} kB");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::rig::device::hex;
 use crate::rig::packet::{connack_v3, connack_v5};
-use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub};
+use crate::rig::{Connect, Daemon, Device, End, Mosquitto, PATIENCE, Scene, Stub, report};
 use std::time::{Duration, Instant};
 
 /// One token and no more for a long time, and codes alone.
@@ -156,6 +156,69 @@ async fn a_client_that_comes_too_often_is_told_so() {
         hex(&connack_v5(0x9F))
     );
     let _other = Device::join(&daemon, Connect::v5("calm")).await;
+}
+
+/// eclipse/paho.mqtt.java #569 and others: a refused 3.1.1 is followed at once by 3.1, and a lucky one keeps the device there.
+#[tokio::test]
+async fn the_second_dial_as_3_1_is_the_same_device() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [("admission.rate", "4"), ("admission.burst", "1")];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let _session = Device::join(&daemon, Connect::v311("first")).await;
+    let refused = Instant::now();
+    assert_eq!(told(&daemon, Connect::v311("device")).await, connack_v3(3));
+    // The token is there again.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let answer = told(&daemon, Connect::level(3, "device")).await;
+    if refused.elapsed() < Duration::from_secs(1) {
+        assert_eq!(answer, connack_v3(3));
+        assert_eq!(broker.visits(), 1);
+    }
+    let _other = Device::join(&daemon, Connect::level(3, "speaks 3.1")).await;
+}
+
+/// rabbitmq/rabbitmq-mqtt #91 and others: two devices with one client id kick each other out for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twins_are_slowed_down_and_the_others_are_not() {
+    const TRIAL: Duration = Duration::from_secs(4);
+    let scene = Scene::new();
+    let broker = Mosquitto::start(&scene);
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let (from, address) = (Instant::now(), daemon.address());
+    let mut twins = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        twins.spawn(async move {
+            let mut accepted = 0;
+            while from.elapsed() < TRIAL {
+                let Ok(mut device) = Device::try_dial(address).await else {
+                    continue;
+                };
+                let _ = device.try_send(&Connect::v311("twin").bytes()).await;
+                let answer = device.try_packet().await;
+                if answer.is_ok_and(|answer| answer == connack_v3(0)) {
+                    accepted += 1;
+                    let left = TRIAL.saturating_sub(from.elapsed());
+                    // Until the other one takes it over.
+                    let _ = tokio::time::timeout(left, device.try_packet()).await;
+                }
+            }
+            accepted
+        });
+    }
+    let mut others = Vec::new();
+    for number in 0..10 {
+        others.push(Device::join(&daemon, Connect::v311(&format!("other-{number}"))).await);
+    }
+    let accepted: u32 = twins.join_all().await.into_iter().sum();
+    let metrics = daemon.metrics().await;
+    let refused = metrics.sum("seawall_refused_total", &[("reason", "client-rate")]);
+    report(&format!(
+        "twins: {accepted} times in within {TRIAL:?}, {refused} times refused"
+    ));
+    // Four before they are seen, then after one, two and four seconds.
+    assert!((4..=8).contains(&accepted), "{accepted}");
+    assert!(refused >= 1.0);
 }
 
 #[tokio::test]

@@ -175,6 +175,7 @@ pub(super) struct Admission {
     pub(super) window: IntGauge,
     pub(super) appointments: IntGauge,
     pub(super) bad_credentials: IntGauge,
+    pub(super) bad_credentials_alarm: IntGauge,
 }
 
 impl Admission {
@@ -238,6 +239,11 @@ impl Admission {
                 registry,
                 "seawall_bad_credentials",
                 "Credentials that the brokers have refused lately",
+            )?,
+            bad_credentials_alarm: gauge(
+                registry,
+                "seawall_bad_credentials_alarm",
+                "1 while the brokers refuse the credentials of most of the fleet",
             )?,
         })
     }

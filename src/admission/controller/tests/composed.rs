@@ -80,6 +80,32 @@ fn bad_credentials_are_answered_with_the_brokers_own_code() {
     stage.settle(seat, ANSWERED, at(5000));
 }
 
+/// It is the authentication service that is wrong, not the devices.
+#[test]
+fn an_alarm_says_when_most_of_the_fleet_is_refused() {
+    let mut stage = Stage::new(roomy());
+    let alarm = |stage: &Stage| stage.controller.snapshot(at(1000)).refuses_most;
+    let mut sessions = Vec::new();
+    let mut ask = |stage: &mut Stage, number: u32, code| {
+        let seat = admitted(stage, named(&format!("device-{number}")), at(1000));
+        sessions.extend(stage.controller.settle(seat, answered(code), at(1000)));
+    };
+    (0..10).for_each(|number| ask(&mut stage, number, 5));
+    assert!(!alarm(&stage), "a few, while nobody else is there yet");
+    ask(&mut stage, 10, 5);
+    assert!(alarm(&stage));
+    (100..111).for_each(|number| ask(&mut stage, number, 0));
+    assert!(!alarm(&stage), "as many are in");
+    ask(&mut stage, 11, 5);
+    assert!(alarm(&stage));
+    // The service is repaired.
+    (0..12).for_each(|number| ask(&mut stage, number, 0));
+    assert!(!alarm(&stage));
+    for session in sessions {
+        stage.controller.ended(session);
+    }
+}
+
 #[test]
 fn the_second_dial_gets_the_verdict_of_the_first() {
     let mut stage = Stage::new(Settings {
