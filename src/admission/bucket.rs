@@ -5,6 +5,7 @@
 //! happens; the level is brought up to date by whoever asks (`docs/decisions/0001-token-bucket.md`).
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
+use std::time::Duration;
 
 use crate::moment::Moment;
 
@@ -71,7 +72,11 @@ impl Source {
 /// The level is counted in billionths of a billionth of a token.
 const LEVELS_A_BILLIONTH: i128 = 1_000_000_000;
 
-/// A token bucket: in any window it issues no more than `burst` + ∫rate + what was refunded in that window.
+/// How late one who waits may be woken at no cost to the bucket: what timers of a millisecond on a busy machine make of it.
+pub const LAG: Duration = Duration::from_millis(5);
+
+/// A token bucket: in any window it issues no more than `burst` + ∫rate + what was refunded in that window; those who
+/// [waited](Self::take_waited) for their tokens count as of when these came.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     /// Billionths of a token a second, at least 1. The same number is the gain in level a nanosecond.
@@ -129,6 +134,15 @@ impl Bucket {
         true
     }
 
+    /// Takes `cost` tokens for one who has waited for them since `since`, all or none. It takes them as of the moment at
+    /// which they came, up to [`LAG`] ago: who serves the waiting is woken a little late each time, and a bucket that
+    /// holds no more than one token would lose that each time.
+    pub fn take_waited(&mut self, cost: Tokens, since: Moment, now: Moment) -> bool {
+        let came = self.available_at(cost, Tokens::NONE, since);
+        let as_of = if came + LAG >= now { came.min(now) } else { now };
+        self.take(cost, as_of)
+    }
+
     /// Takes `cost` tokens whether they are there or not: what follows waits until the debt is paid.
     pub fn owe(&mut self, cost: Tokens, now: Moment) {
         self.update(now);
@@ -181,7 +195,6 @@ impl Bucket {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
-    use std::time::Duration;
 
     use governor::clock::FakeRelativeClock;
     use governor::{Quota, RateLimiter};
@@ -291,6 +304,29 @@ mod tests {
         assert_eq!(taken(&mut bucket, Moment::ZERO), 2);
         bucket.refund(tokens(1.0), Moment::ZERO);
         assert_eq!(taken(&mut bucket, Moment::ZERO), 1);
+    }
+
+    #[test]
+    fn who_waited_and_is_woken_late_costs_the_bucket_nothing() {
+        let since = at(0.001);
+        let mut bucket = Bucket::new(100.0, tokens(1.0), Moment::ZERO);
+        assert!(bucket.take(tokens(1.0), Moment::ZERO));
+        assert!(!bucket.take_waited(tokens(1.0), since, at(0.009)));
+        // Two milliseconds late each time, and a hundred a second all the same.
+        for number in 1..100 {
+            let turn = f64::from(number) * 0.01;
+            assert!(
+                bucket.take_waited(tokens(1.0), since, at(turn + 0.002)),
+                "{number}"
+            );
+        }
+        // Later than that is no lag of a timer: the tokens were not what it waited for.
+        assert!(bucket.take_waited(tokens(1.0), since, at(1.006)));
+        assert!(!bucket.take(tokens(1.0), at(1.015)));
+        assert!(bucket.take(tokens(1.0), at(1.016)));
+        // Nor was it there before it came.
+        assert!(bucket.take_waited(tokens(1.0), at(1.5), at(1.5)));
+        assert!(!bucket.take(tokens(1.0), at(1.509)));
     }
 
     #[test]

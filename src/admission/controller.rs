@@ -11,6 +11,7 @@ use super::brokers::{Brokers, Report};
 use super::classify::Arrival;
 use super::clients::{Clients, Session};
 use super::credentials::Credentials;
+use super::hot_loop::HotLoops;
 pub use super::queues::Place;
 use super::queues::{self, Queues, Supply};
 use super::second_dial::SecondDial;
@@ -105,6 +106,7 @@ pub struct Controller<W> {
     credentials: Credentials,
     clients: Clients,
     second_dial: SecondDial,
+    hot_loops: HotLoops,
     appointments: Appointments,
 }
 
@@ -124,6 +126,7 @@ impl<W> Controller<W> {
             credentials: Credentials::new(settings.bad_credentials, now),
             clients: Clients::new(settings.per_client),
             second_dial: SecondDial::default(),
+            hot_loops: HotLoops::default(),
             appointments: Appointments::new(now),
             settings,
         }
@@ -172,9 +175,11 @@ impl<W> Controller<W> {
         let reason = self.obstacle(arrival, deadline, now).or_else(full);
         let place = match reason {
             Some(_) => None,
-            None => self.queues.push(arrival.lane, arrival.cost, deadline, |place| {
-                (waiter(place), *arrival)
-            }),
+            None => self
+                .queues
+                .push(arrival.lane, arrival.cost, deadline, now, |place| {
+                    (waiter(place), *arrival)
+                }),
         };
         match place {
             Some(place) => {

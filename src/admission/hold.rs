@@ -13,6 +13,8 @@ use crate::moment::Moment;
 pub struct Held<W> {
     /// Tokens that it will take.
     pub cost: Tokens,
+    /// When it came.
+    pub since: Moment,
     /// The last moment at which it may be admitted.
     pub deadline: Moment,
     /// What the caller handed in.
@@ -121,7 +123,7 @@ mod tests {
                 match action {
                     0 | 1 => {
                         let deadline = Moment::from_nanos(value);
-                        hold.push(number, Held { cost: Tokens::new(value as f64), deadline, waiter: number });
+                        hold.push(number, Held { cost: Tokens::new(value as f64), since: Moment::ZERO, deadline, waiter: number });
                         model.push((number, value));
                     }
                     2 => {

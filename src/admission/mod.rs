@@ -3,7 +3,7 @@
 //!
 //! [`controller`] is the only door. It composes parts that know nothing of each other: [`classify`] tells what a CONNECT
 //! is ([`lanes`]); [`credentials`], [`clients`] and [`second_dial`] remember those who are refused whatever there is room
-//! for; [`brokers`] ([`breaker`]) say whether anybody may go, [`adaptive`] how fast; [`queues`] have the tokens ([`bucket`]),
+//! for ([`hot_loop`]: and come again at once); [`brokers`] ([`breaker`]) say whether anybody may go, [`adaptive`] how fast; [`queues`] have the tokens ([`bucket`]),
 //! the seats ([`pace`]) and the places ([`hold`]); [`appointments`] tell the others when to come back.
 
 pub mod adaptive;
@@ -17,6 +17,7 @@ pub mod controller;
 pub mod credentials;
 pub mod gate;
 pub mod hold;
+pub mod hot_loop;
 pub mod lanes;
 pub mod memory;
 pub mod pace;
@@ -162,6 +163,8 @@ pub struct Refusal {
     pub retry_after: Option<Duration>,
     /// The broker's own code, for [`Reason::BadCredentials`].
     pub code: Option<u8>,
+    /// For how long the answer is to be kept back.
+    pub keep_back: Duration,
 }
 
 impl Refusal {
@@ -171,6 +174,7 @@ impl Refusal {
             reason,
             retry_after: None,
             code: None,
+            keep_back: Duration::ZERO,
         }
     }
 }

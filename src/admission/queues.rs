@@ -90,7 +90,7 @@ impl<W> Queues<W> {
             claims.seats |= !queue.has_own_seat();
         }
         let from_reserve = self.could_serve(index, cost, kept, claims, now)?;
-        self.seat(index, cost, from_reserve, now)
+        self.seat(index, cost, from_reserve, now, now)
     }
 
     /// Admits one come what may, at the shared bucket's expense.
@@ -139,6 +139,7 @@ impl<W> Queues<W> {
         lane: usize,
         cost: Tokens,
         deadline: Moment,
+        now: Moment,
         waiter: impl FnOnce(Place) -> W,
     ) -> Option<Place> {
         let index = self.index(lane);
@@ -152,6 +153,7 @@ impl<W> Queues<W> {
             place.number,
             Held {
                 cost,
+                since: now,
                 deadline,
                 waiter: waiter(place),
             },
@@ -172,9 +174,9 @@ impl<W> Queues<W> {
             let queue = self.lanes.get(index)?;
             let cost = queue.next_cost(self.shared.burst());
             if let Some(from_reserve) = self.could_serve(index, cost, Kept::NOTHING, claims, now) {
-                let waiter = self.lanes.get_mut(index)?.hold.pop()?.waiter;
+                let Held { waiter, since, .. } = self.lanes.get_mut(index)?.hold.pop()?;
                 return self
-                    .seat(index, cost, from_reserve, now)
+                    .seat(index, cost, from_reserve, since, now)
                     .map(|seat| (waiter, seat));
             }
             claims.add(queue, cost, self.has_shared_seat(), now);
@@ -293,14 +295,21 @@ impl<W> Queues<W> {
         (!claims.tokens && has(&self.shared, kept.shared)).then_some(false)
     }
 
-    fn seat(&mut self, index: usize, cost: Tokens, from_reserve: bool, now: Moment) -> Option<Seat> {
+    fn seat(
+        &mut self,
+        index: usize,
+        cost: Tokens,
+        from_reserve: bool,
+        since: Moment,
+        now: Moment,
+    ) -> Option<Seat> {
         let queue = self.lanes.get_mut(index)?;
         let bucket = queue
             .reserve
             .as_mut()
             .filter(|_| from_reserve)
             .unwrap_or(&mut self.shared);
-        if !bucket.take(cost, now) {
+        if !bucket.take_waited(cost, since, now) {
             return None;
         }
         let lane = self.enter(index, now);

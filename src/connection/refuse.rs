@@ -35,7 +35,7 @@ impl Life<'_> {
         // Who waits for its answer needs no CONNECT any more.
         drop(connect);
         let decided = Instant::now();
-        match self.delay(&mut client, refusal.reason).await {
+        match self.delay(&mut client, refusal).await {
             Waited::Over => {}
             Waited::Left => return End::by(Side::Client, "left before its answer"),
             Waited::Draining => refusal = Refusal::new(Reason::Draining),
@@ -50,10 +50,12 @@ impl Life<'_> {
     }
 
     /// Waits a random part of `refusal.delay`: many clients come again a fixed time after the close, so this is the
-    /// jitter that they lack. A drain leaves them their times, as far as it has as much time.
-    async fn delay(&mut self, client: &mut Client, reason: Reason) -> Waited {
+    /// jitter that they lack. One that comes again at once waits for longer. A drain leaves them their times, as far as it
+    /// has as much time.
+    async fn delay(&mut self, client: &mut Client, refusal: Refusal) -> Waited {
         let (delay, most) = (self.rules.refusal.delay, self.rules.refusal.max_delayed);
-        if delay.is_zero() || reason == Reason::Draining {
+        let wait = random_part(delay).max(refusal.keep_back);
+        if wait.is_zero() || refusal.reason == Reason::Draining {
             return Waited::Over;
         }
         let Some(_place) = self.house.delayed.enter(most) else {
@@ -67,7 +69,7 @@ impl Life<'_> {
             tasks.notice().await;
         };
         tokio::select! {
-            () = sleep(random_part(delay)) => {}
+            () = sleep(wait) => {}
             () = admit::leaves(client, &mut ignored) => return Waited::Left,
             () = notice => {}
         }

@@ -34,6 +34,7 @@ impl<W> Controller<W> {
         {
             return Some(Refusal {
                 code: Some(code),
+                keep_back: self.keep_back(arrival, now),
                 ..Refusal::new(Reason::BadCredentials)
             });
         }
@@ -46,10 +47,16 @@ impl<W> Controller<W> {
         let pause = self.clients.knock(client, now).err()?;
         let refusal = Refusal {
             retry_after: Some(pause),
+            keep_back: self.keep_back(arrival, now),
             ..Refusal::new(Reason::ClientRate)
         };
         self.note(arrival, refusal, now);
         Some(refusal)
+    }
+
+    fn keep_back(&mut self, arrival: &Arrival, now: Moment) -> Duration {
+        let client = arrival.client.or(arrival.credentials);
+        client.map_or(Duration::ZERO, |client| self.hot_loops.refused(client, now))
     }
 
     /// Admits it if everything is there now.

@@ -576,7 +576,8 @@ proptest! {
             let snapshot = stage.controller.snapshot(at(now));
             prop_assert_eq!(snapshot.held, held.len());
             prop_assert_eq!(snapshot.in_flight as usize, seats.len());
-            prop_assert!(windows.iter().all(|room| room + accrued >= -1e-6), "over-issued");
+            // Of 100 a second at most, those who waited count as of up to 5 ms before.
+            prop_assert!(windows.iter().all(|room| room + accrued >= -0.51), "over-issued");
         }
         for (_, number, seat) in stage.run(at(now), at(now + 10_000)) {
             prop_assert!(held.remove(&number).is_some());

@@ -59,7 +59,9 @@ fn admitted(queues: &mut Queues<u32>, lane: usize, now: Moment) -> usize {
 }
 
 fn hold(queues: &mut Queues<u32>, lane: usize, number: u32) -> Place {
-    queues.push(lane, one(), Moment::NEVER, |_| number).unwrap()
+    queues
+        .push(lane, one(), Moment::NEVER, Moment::ZERO, |_| number)
+        .unwrap()
 }
 
 fn ready(queues: &mut Queues<u32>, now: Moment) -> Vec<u32> {
@@ -159,7 +161,9 @@ fn a_large_cost_is_not_starved_by_small_ones() {
         ..settings()
     });
     assert_eq!(admitted(&mut queues, 1, at(0)), 6);
-    queues.push(1, Tokens::new(5.0), Moment::NEVER, |_| 1).unwrap();
+    queues
+        .push(1, Tokens::new(5.0), Moment::NEVER, Moment::ZERO, |_| 1)
+        .unwrap();
     hold(&mut queues, 0, 2);
     assert!(ready(&mut queues, at(400)).is_empty(), "four tokens are claimed");
     assert_eq!(admitted(&mut queues, 0, at(400)), 0);
@@ -188,7 +192,7 @@ fn a_lane_with_a_reserve_has_its_share_of_seats_and_places() {
     let held = |queues: &mut Queues<u32>, lane| {
         (0..100)
             .take_while(|number| {
-                queues.has_place(lane) && queues.push(lane, one(), at(1), |_| *number).is_some()
+                queues.has_place(lane) && queues.push(lane, one(), at(1), at(0), |_| *number).is_some()
             })
             .count()
     };
@@ -337,7 +341,8 @@ proptest! {
             for room in &mut windows {
                 *room -= issued;
             }
-            prop_assert!(windows.iter().all(|room| room + accrued >= -1e-6), "over-issued");
+            // Of 30 a second at most, those who waited count as of up to 5 ms before.
+            prop_assert!(windows.iter().all(|room| room + accrued >= -0.16), "over-issued");
             prop_assert!(queues.in_flight() <= 8);
             prop_assert_eq!(queues.in_flight() as usize, seats.len());
             prop_assert_eq!(queues.held(), waiting.iter().sum::<usize>());
@@ -390,7 +395,7 @@ proptest! {
             if let Some(_seat) = queues.admit(lane, cost, Kept::NOTHING, at(now)) {
                 continue;
             }
-            queues.push(lane, cost, Moment::NEVER, |_| turns.len() as u32).unwrap();
+            queues.push(lane, cost, Moment::NEVER, Moment::ZERO, |_| turns.len() as u32).unwrap();
             turns.push(turn.tokens);
             lowest.push(true);
         }

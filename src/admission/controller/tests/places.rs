@@ -190,7 +190,8 @@ proptest! {
             for room in &mut windows {
                 *room -= issued;
             }
-            prop_assert!(windows.iter().all(|room| room + accrued >= -1e-6), "over-issued");
+            // Of 30 a second at most, those who waited count as of up to 5 ms before.
+            prop_assert!(windows.iter().all(|room| room + accrued >= -0.16), "over-issued");
         }
         for (_, number, seat) in stage.run(at(now), at(now + 10_000)) {
             prop_assert!(held.remove(&number).is_some());

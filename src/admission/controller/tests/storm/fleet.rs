@@ -103,9 +103,9 @@ impl Storm {
             classifier: Classifier::new(&settings),
             controller: Controller::new(settings, Moment::ZERO),
             names: (0..plan.devices)
-                .map(|number| match number < plan.tablets {
-                    true => format!("tablet-{number}"),
-                    false => format!("device-{number}"),
+                .map(|number| {
+                    let kind = if number < plan.tablets { "tablet" } else { "device" };
+                    format!("{kind}-{number}")
                 })
                 .collect(),
             devices: vec![Device::default(); plan.devices],
