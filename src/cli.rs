@@ -1,5 +1,7 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
+mod storm;
+
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -8,6 +10,7 @@ use std::thread::available_parallelism;
 
 use clap::{Args, Parser, Subcommand};
 
+use self::storm::{StormFailure, StormFlags};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::fleet::certificates::{self, Certificates, CertificatesError};
@@ -51,6 +54,11 @@ enum Command {
     /// Throw-away certificates, an embedded broker, Seawall in front of it, then simulated devices over real TLS; a
     /// live line a second, and a table at the end.
     Demo(DemoFlags),
+    /// Hit an endpoint with a simulated fleet: real TLS, real MQTT
+    ///
+    /// Fills the target, breaks the connections, and measures the return: a live line a second, a table at the end.
+    /// Ctrl-C ends with the report so far. Exit 0 if all devices were back, 1 if not. See docs/storm.md.
+    Storm(Box<StormFlags>),
     /// Write a throw-away CA, server and client certificate for trials
     Certs {
         /// Folder for the PEM files; made where it is missing
@@ -115,6 +123,8 @@ enum Failure {
     Certificates(#[from] CertificatesError),
     #[error(transparent)]
     Demo(#[from] DemoError),
+    #[error(transparent)]
+    Storm(#[from] StormFailure),
     #[error("the fleet did not come back")]
     NotBack,
     #[error(transparent)]
@@ -150,6 +160,7 @@ impl Failure {
                 CertificatesError::Io { .. } => SYSTEM,
                 CertificatesError::Generate(_) => BUG,
             },
+            Self::Storm(error) => error.code(),
             // A level that the configuration took is one that the log takes.
             Self::Log(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => BUG,
             Self::CutShort
@@ -186,6 +197,7 @@ fn run() -> ExitCode {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
         Command::Demo(flags) => demo(flags),
+        Command::Storm(flags) => storm(*flags),
         Command::Certs { out, name } => certs(&out, &name),
         Command::Secret => secret(),
     };
@@ -267,6 +279,15 @@ fn demo(flags: DemoFlags) -> Result<(), Failure> {
     } else {
         Err(Failure::NotBack)
     }
+}
+
+fn storm(flags: StormFlags) -> Result<(), Failure> {
+    // The devices have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(Failure::Runtime)?;
+    Ok(runtime.block_on(storm::run(flags))?)
 }
 
 fn certs(out: &Path, names: &[String]) -> Result<(), Failure> {

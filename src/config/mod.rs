@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use keys::{Change, Key};
 pub use mistake::{Mistake, Mistakes, Place};
+pub use quantity::{NoDuration, duration};
 
 use layer::{Layer, Places};
 use reader::{Reader, Stage};

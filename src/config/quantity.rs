@@ -4,6 +4,18 @@ use std::time::Duration;
 
 use super::kind::{Raw, Scalar, quoted};
 
+/// The caller's: no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no duration: a number with a unit (us, ms, s, m, h or d), such as 250ms or 1m30s")]
+pub struct NoDuration(String);
+
+/// A duration as keys and flags have it, such as `250ms` or `1m30s`.
+pub fn duration(text: &str) -> Result<Duration, NoDuration> {
+    quantity(text, &TIMES)
+        .map(Duration::from_micros)
+        .ok_or_else(|| NoDuration(text.to_owned()))
+}
+
 /// A time such as `"250ms"`, from `least` to `most`.
 pub(super) struct Span {
     pub(super) least: Duration,
@@ -188,7 +200,16 @@ const SPELLED_SIZES: [(&str, &[&str]); 4] = [
 
 #[cfg(test)]
 mod tests {
-    use super::{SIZES, TIMES, exact, quantity, span};
+    use super::{SIZES, TIMES, duration, exact, quantity, span};
+
+    #[test]
+    fn durations_of_flags_say_what_they_want() {
+        assert_eq!(duration("1m30s"), Ok(std::time::Duration::from_secs(90)));
+        assert_eq!(
+            duration("90").unwrap_err().to_string(),
+            "\"90\" is no duration: a number with a unit (us, ms, s, m, h or d), such as 250ms or 1m30s"
+        );
+    }
 
     #[test]
     fn quantities_are_sums_of_numbers_with_units() {

@@ -45,7 +45,7 @@ pub struct Settings {
 }
 
 /// What the broker has seen since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Figures {
     /// CONNECTs read.
     pub connects: u64,

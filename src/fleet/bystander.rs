@@ -9,12 +9,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use hdrhistogram::Histogram;
 use mqttbytes::QoS;
+use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, Interval, interval_at, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::client::{Client, Ended, Identity, Target};
+use super::client::{Client, Ended, Progress, Target};
+use super::identity::{Credentials, Identity};
 use super::packet::{self, FromBroker, Message};
 use crate::mqtt::Version;
 
@@ -27,8 +29,21 @@ const LAST_MESSAGES: Duration = Duration::from_secs(5);
 /// Seconds. Messages flow all the time, so that no ping is due.
 const KEEP_ALIVE: u16 = 60;
 
+/// Who they are.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Publisher and subscriber pairs.
+    pub pairs: usize,
+    /// How often each publishes (`QoS` 1).
+    pub pause: Duration,
+    /// Client ids and topics begin with this.
+    pub prefix: String,
+    /// What they log in with.
+    pub credentials: Option<Credentials>,
+}
+
 /// Latencies in microseconds, from the moment a message was due to its arrival.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// Messages measured.
     pub messages: u64,
@@ -41,7 +56,7 @@ pub struct Latency {
 }
 
 /// What became of the messages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Messages {
     /// Published, or due to be when the connection was gone.
     pub sent: u64,
@@ -76,20 +91,13 @@ pub struct Bystanders {
 }
 
 impl Bystanders {
-    /// Connects `pairs` that publish a message every `pause` each (`QoS` 1), and waits until all have subscribed.
-    pub async fn start(target: &Target, pairs: usize, pause: Duration) -> Result<Self, BystanderError> {
+    /// Connects the pairs, and waits until all have subscribed.
+    pub async fn start(target: &Target, settings: Settings) -> Result<Self, BystanderError> {
         let record = Arc::new(Record::new()?);
         let stop = CancellationToken::new();
         let (ready, is_ready) = oneshot::channel();
         let (finish, finished) = oneshot::channel();
-        let run = run_pairs(
-            target.clone(),
-            pairs,
-            pause,
-            Arc::clone(&record),
-            stop.clone(),
-            ready,
-        );
+        let run = run_pairs(target.clone(), settings, Arc::clone(&record), stop.clone(), ready);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -199,17 +207,17 @@ fn take(histogram: &mut Histogram<u64>) -> Latency {
 /// Drops `ready` unused when a pair can't be set up.
 async fn run_pairs(
     target: Target,
-    pairs: usize,
-    pause: Duration,
+    settings: Settings,
     record: Arc<Record>,
     stop: CancellationToken,
     ready: oneshot::Sender<()>,
 ) {
+    let Settings { pairs, pause, .. } = settings;
     let setting_up = async {
         let mut tasks = JoinSet::new();
         for index in 0..pairs {
-            let target = target.clone();
-            tasks.spawn(async move { Pair::set_up(&target, index).await });
+            let (target, settings) = (target.clone(), settings.clone());
+            tasks.spawn(async move { Pair::set_up(&target, &settings, index).await });
         }
         tasks.join_all().await.into_iter().collect::<Result<Vec<_>, _>>()
     };
@@ -241,20 +249,23 @@ struct Pair {
 }
 
 impl Pair {
-    async fn set_up(target: &Target, index: usize) -> Result<Self, Ended> {
-        let topic = format!("bystander/{index}");
+    async fn set_up(target: &Target, settings: &Settings, index: usize) -> Result<Self, Ended> {
+        let Settings {
+            prefix, credentials, ..
+        } = settings;
+        let topic = format!("{prefix}bystander/{index}");
         let connect = async |role: &str, version| {
-            let client_id = format!("bystander-{index}-{role}");
-            Client::connect(
-                target,
-                &Identity {
-                    client_id,
-                    version,
-                    keep_alive: KEEP_ALIVE,
-                },
-            )
-            .await
-            .map_err(|_| Ended)
+            let identity = Identity {
+                client_id: format!("{prefix}bystander-{index}-{role}"),
+                version,
+                keep_alive: KEEP_ALIVE,
+                persistent: false,
+                credentials: credentials.clone().map(Arc::new),
+                number: index,
+            };
+            Client::connect(target, None, &identity, &mut Progress::default())
+                .await
+                .map_err(|_| Ended::Broken)
         };
         let publisher = connect("publisher", Version::V3_1_1).await?;
         let mut subscriber = connect("subscriber", Version::V5).await?;
@@ -263,7 +274,7 @@ impl Pair {
         subscriber.send(&subscribe).await?;
         match subscriber.next().await? {
             FromBroker::Suback { codes } if codes == [1] => {}
-            _ => return Err(Ended),
+            _ => return Err(Ended::NotMqtt),
         }
         Ok(Self {
             publisher,
@@ -309,7 +320,7 @@ impl Pair {
 
     async fn publish(&mut self, due: Duration) -> Result<(), Ended> {
         if !self.whole {
-            return Err(Ended);
+            return Err(Ended::Broken);
         }
         let due_us = u64::try_from(due.as_micros()).unwrap_or(u64::MAX);
         let payload = Bytes::copy_from_slice(&due_us.to_be_bytes());
@@ -330,7 +341,7 @@ impl Pair {
         tokio::select! {
             packet = self.subscriber.next() => match packet? {
                 FromBroker::Publish { message, id } => {
-                    let due = message.payload.as_ref().try_into().map_err(|_| Ended)?;
+                    let due = message.payload.as_ref().try_into().map_err(|_| Ended::NotMqtt)?;
                     let due = Duration::from_micros(u64::from_be_bytes(due));
                     record.received(origin.elapsed().saturating_sub(due));
                     self.received += 1;

@@ -1,17 +1,19 @@
 //! One MQTT connection of the fleet's: dial, TLS, CONNECT, CONNACK, and then packet by packet.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
-use mqttbytes::{v4, v5};
-use rustls::ClientConfig;
+use rustls::{ClientConfig, HandshakeKind};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
+use super::identity::{Identity, TooLong};
+use super::outcome::{Loss, Stage};
 use super::packet::{FromBroker, PacketError};
 use crate::mqtt::Version;
 
@@ -54,28 +56,34 @@ impl Target {
     }
 }
 
-/// Who connects: always with a clean session.
-#[derive(Clone, Debug)]
-pub(super) struct Identity {
-    pub(super) client_id: String,
-    /// 3.1.1 or 5.0.
-    pub(super) version: Version,
-    /// Seconds.
-    pub(super) keep_alive: u16,
+/// How far an attempt has come, for the case that it is cut short.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    pub(super) stage: Stage,
+    /// The TLS handshake is done.
+    pub(super) handshake: Option<HandshakeKind>,
 }
 
 /// Why there is no connection.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
     /// A CONNACK with this code.
-    Refused(u8),
-    /// Anything else: no route, reset, closed without a CONNACK, not MQTT.
-    Broken,
+    Refused {
+        code: u8,
+        retry_after: Option<Duration>,
+    },
+    Lost(Loss),
 }
 
 /// The connection is over: closed by the other side, broken, or no MQTT.
 #[derive(Debug)]
-pub(super) struct Ended;
+pub(super) enum Ended {
+    Closed,
+    /// TLS failed; with 1.3 that is how a client hears that its certificate was not liked.
+    Alert,
+    Broken,
+    NotMqtt,
+}
 
 /// An open connection.
 pub(super) struct Client {
@@ -88,20 +96,28 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for S {}
 
 impl Client {
-    /// Dials and waits for the CONNACK, for ever: patience is the caller's.
-    pub(super) async fn connect(target: &Target, identity: &Identity) -> Result<Self, Failure> {
-        let stream = open(target).await?;
+    /// Dials from `source` (`None`: as the system chooses) and waits for the CONNACK, for ever: patience is the caller's.
+    pub(super) async fn connect(
+        target: &Target,
+        source: Option<IpAddr>,
+        identity: &Identity,
+        progress: &mut Progress,
+    ) -> Result<Self, Failure> {
+        let stream = open(target, source, progress).await?;
         let mut client = Self {
             stream,
             incoming: BytesMut::new(),
             version: identity.version,
         };
-        let connect = connect_bytes(identity)?;
-        client.send(&connect).await?;
+        progress.stage = Stage::Connack;
+        client.send(&identity.connect()?).await?;
         match client.next().await? {
             FromBroker::Connack { code: 0, .. } => Ok(client),
-            FromBroker::Connack { code, .. } => Err(Failure::Refused(code)),
-            _ => Err(Failure::Broken),
+            FromBroker::Connack { code, retry_after_ms } => Err(Failure::Refused {
+                code,
+                retry_after: retry_after_ms.map(Duration::from_millis),
+            }),
+            _ => Err(Failure::Lost(Loss::NotMqtt)),
         }
     }
 
@@ -122,56 +138,79 @@ impl Client {
             }
             self.incoming.reserve(READ_ROOM);
             if self.stream.read_buf(&mut self.incoming).await? == 0 {
-                return Err(Ended);
+                return Err(Ended::Closed);
             }
         }
     }
 }
 
-async fn open(target: &Target) -> Result<Box<dyn Wire>, Failure> {
-    let tcp = TcpStream::connect(target.address).await?;
-    tcp.set_nodelay(true)?;
+async fn open(
+    target: &Target,
+    source: Option<IpAddr>,
+    progress: &mut Progress,
+) -> Result<Box<dyn Wire>, Failure> {
+    progress.stage = Stage::Dial;
+    let tcp = dial(target.address, source)
+        .await
+        .map_err(|error| Failure::Lost(Loss::of_dial(&error)))?;
     let Some(tls) = &target.tls else {
         return Ok(Box::new(tcp));
     };
+    progress.stage = Stage::Tls;
     let connector = TlsConnector::from(Arc::clone(&tls.config));
-    Ok(Box::new(connector.connect(tls.server_name.clone(), tcp).await?))
+    let stream = connector
+        .connect(tls.server_name.clone(), tcp)
+        .await
+        .map_err(|error| Failure::Lost(Loss::of_handshake(&error)))?;
+    progress.handshake = stream.get_ref().1.handshake_kind();
+    Ok(Box::new(stream))
 }
 
-fn connect_bytes(identity: &Identity) -> Result<BytesMut, Failure> {
-    let mut out = BytesMut::new();
-    let written = if identity.version == Version::V5 {
-        let mut connect = v5::Connect::new(&identity.client_id);
-        connect.keep_alive = identity.keep_alive;
-        connect.write(&mut out)
+async fn dial(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
     } else {
-        let mut connect = v4::Connect::new(&identity.client_id);
-        connect.keep_alive = identity.keep_alive;
-        connect.write(&mut out)
+        TcpSocket::new_v6()?
     };
-    written.map(|_| out).map_err(|_| Failure::Broken)
-}
-
-impl From<io::Error> for Failure {
-    fn from(_: io::Error) -> Self {
-        Self::Broken
+    socket.set_nodelay(true)?;
+    if let Some(source) = source {
+        // A port whose last connection is in TIME_WAIT is good again.
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::new(source, 0))?;
     }
+    socket.connect(address).await
 }
 
 impl From<Ended> for Failure {
-    fn from(_: Ended) -> Self {
-        Self::Broken
+    fn from(ended: Ended) -> Self {
+        Self::Lost(match ended {
+            Ended::Closed => Loss::Closed,
+            Ended::Alert => Loss::Tls,
+            Ended::Broken => Loss::Reset,
+            Ended::NotMqtt => Loss::NotMqtt,
+        })
+    }
+}
+
+impl From<TooLong> for Failure {
+    fn from(_: TooLong) -> Self {
+        Self::Lost(Loss::Own)
     }
 }
 
 impl From<io::Error> for Ended {
-    fn from(_: io::Error) -> Self {
-        Self
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // A FIN without close_notify: unclean, but no reset.
+            io::ErrorKind::UnexpectedEof => Self::Closed,
+            io::ErrorKind::InvalidData => Self::Alert,
+            _ => Self::Broken,
+        }
     }
 }
 
 impl From<PacketError> for Ended {
     fn from(_: PacketError) -> Self {
-        Self
+        Self::NotMqtt
     }
 }

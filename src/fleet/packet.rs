@@ -321,7 +321,7 @@ fn read_length(body: &mut Bytes) -> Result<usize, PacketError> {
     Err(PacketError)
 }
 
-fn write_length(mut length: usize, out: &mut BytesMut) {
+pub(super) fn write_length(mut length: usize, out: &mut BytesMut) {
     loop {
         let low = (length & 0x7F) as u8;
         length >>= 7;

@@ -1,49 +1,128 @@
 //! What a fleet counts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use rustls::HandshakeKind;
+use serde::{Deserialize, Serialize};
 
 use super::client::Failure;
+use super::outcome::Loss;
 
-/// Counters since the start, and gauges of now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+/// Counters since the start, and gauges of now. `arrivals` is the sum of what became of them, and of those that are
+/// under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
     /// Attempts that reached for the network.
     pub arrivals: u64,
     /// CONNACK 0.
     pub admitted: u64,
-    /// CONNACK with any other code.
-    pub refused: u64,
-    /// Ended in another way: reset, closed without CONNACK, TLS failure.
-    pub broken: u64,
-    /// Given up by the device after its patience.
-    pub gave_up: u64,
+    /// CONNACK with any other code, by code.
+    pub refused: BTreeMap<u8, u64>,
+    /// Attempts that ended without a CONNACK, by the word of their [`Loss`].
+    pub lost: BTreeMap<String, u64>,
+    /// TLS handshakes.
+    pub handshakes: Handshakes,
+    /// Connections that the other side ended.
+    pub dropped: u64,
+    /// Devices that came back after the outage.
+    pub returned: usize,
     /// Devices connected now.
     pub connected: usize,
 }
 
-impl Figures {
-    /// What happened since `earlier`; the gauges are those of now.
+/// TLS handshakes that devices have finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handshakes {
+    /// With the whole key exchange and certificates.
+    pub full: u64,
+    /// With a ticket of an earlier session.
+    pub resumed: u64,
+    /// Those of both kinds after which the device was not let in: work for nobody.
+    pub wasted: u64,
+}
+
+impl Counts {
+    /// CONNACKs with a code other than 0.
+    pub fn refused_in_all(&self) -> u64 {
+        self.refused.values().sum()
+    }
+
+    /// Attempts that a device gave up after its patience.
+    pub fn gave_up(&self) -> u64 {
+        self.lost_by(Loss::is_impatience)
+    }
+
+    /// Attempts that ended in any other way: reset, closed without CONNACK, TLS failure, no network.
+    pub fn broken(&self) -> u64 {
+        self.lost_by(|loss| !loss.is_impatience())
+    }
+
+    /// Attempts that ended in this way.
+    pub fn lost(&self, loss: Loss) -> u64 {
+        self.lost.get(loss.word()).copied().unwrap_or_default()
+    }
+
+    /// What happened since `earlier`; the gauge is that of now.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        let handshakes = Handshakes {
+            full: self.handshakes.full.saturating_sub(earlier.handshakes.full),
+            resumed: self.handshakes.resumed.saturating_sub(earlier.handshakes.resumed),
+            wasted: self.handshakes.wasted.saturating_sub(earlier.handshakes.wasted),
+        };
         Self {
             arrivals: self.arrivals.saturating_sub(earlier.arrivals),
             admitted: self.admitted.saturating_sub(earlier.admitted),
-            refused: self.refused.saturating_sub(earlier.refused),
-            broken: self.broken.saturating_sub(earlier.broken),
-            gave_up: self.gave_up.saturating_sub(earlier.gave_up),
+            refused: difference(&self.refused, &earlier.refused),
+            lost: difference(&self.lost, &earlier.lost),
+            handshakes,
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+            returned: self.returned.saturating_sub(earlier.returned),
             connected: self.connected,
         }
     }
+
+    /// Adds the counts of another part of the fleet.
+    pub fn add(&mut self, other: &Self) {
+        self.arrivals += other.arrivals;
+        self.admitted += other.admitted;
+        for (code, times) in &other.refused {
+            *self.refused.entry(*code).or_default() += times;
+        }
+        for (word, times) in &other.lost {
+            *self.lost.entry(word.clone()).or_default() += times;
+        }
+        self.handshakes.full += other.handshakes.full;
+        self.handshakes.resumed += other.handshakes.resumed;
+        self.handshakes.wasted += other.handshakes.wasted;
+        self.dropped += other.dropped;
+        self.returned += other.returned;
+        self.connected += other.connected;
+    }
+
+    fn lost_by(&self, which: impl Fn(Loss) -> bool) -> u64 {
+        let ways = Loss::ALL.into_iter().filter(|loss| which(*loss));
+        ways.map(|loss| self.lost(loss)).sum()
+    }
+}
+
+fn difference<K: Ord + Clone>(now: &BTreeMap<K, u64>, earlier: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
+    now.iter()
+        .map(|(key, times)| {
+            let before = earlier.get(key).copied().unwrap_or_default();
+            (key.clone(), times.saturating_sub(before))
+        })
+        .filter(|(_, times)| *times > 0)
+        .collect()
 }
 
 /// A device that is back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Return {
-    /// From the tower's return to the CONNACK.
+    /// From the moment at which it could come back to the CONNACK.
     pub after: Duration,
     /// Attempts that it took, at least one.
     pub attempts: u32,
@@ -56,9 +135,13 @@ pub(super) struct Tally {
     admitted: AtomicU64,
     /// By CONNACK code.
     refused: [AtomicU64; 256],
-    broken: AtomicU64,
-    gave_up: AtomicU64,
-    connected: watch::Sender<usize>,
+    /// By place in [`Loss::ALL`].
+    lost: [AtomicU64; Loss::ALL.len()],
+    full: AtomicU64,
+    resumed: AtomicU64,
+    wasted: AtomicU64,
+    dropped: AtomicU64,
+    connected: AtomicUsize,
     /// One entry for each device and outage.
     returns: Mutex<Vec<Return>>,
 }
@@ -69,72 +152,90 @@ impl Tally {
             arrivals: AtomicU64::new(0),
             admitted: AtomicU64::new(0),
             refused: [const { AtomicU64::new(0) }; 256],
-            broken: AtomicU64::new(0),
-            gave_up: AtomicU64::new(0),
-            connected: watch::Sender::new(0),
+            lost: [const { AtomicU64::new(0) }; Loss::ALL.len()],
+            full: AtomicU64::new(0),
+            resumed: AtomicU64::new(0),
+            wasted: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            connected: AtomicUsize::new(0),
             returns: Mutex::new(Vec::new()),
         }
     }
 
     pub(super) fn arrived(&self) {
-        self.arrivals.fetch_add(1, Ordering::Relaxed);
+        count(&self.arrivals);
     }
 
-    pub(super) fn failed(&self, failure: &Failure) {
-        let counter = match failure {
-            Failure::Refused(code) => self.refused.get(usize::from(*code)),
-            Failure::Broken => Some(&self.broken),
-        };
-        if let Some(counter) = counter {
-            counter.fetch_add(1, Ordering::Relaxed);
+    /// A handshake was done; `in_vain`: the device was not let in after it.
+    pub(super) fn shook_hands(&self, kind: HandshakeKind, in_vain: bool) {
+        match kind {
+            HandshakeKind::Resumed => count(&self.resumed),
+            HandshakeKind::Full | HandshakeKind::FullWithHelloRetryRequest => count(&self.full),
+        }
+        if in_vain {
+            count(&self.wasted);
         }
     }
 
-    pub(super) fn gave_up(&self) {
-        self.gave_up.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn failed(&self, failure: Failure) {
+        let counter = match failure {
+            Failure::Refused { code, .. } => self.refused.get(usize::from(code)),
+            Failure::Lost(loss) => Loss::ALL
+                .iter()
+                .position(|way| *way == loss)
+                .and_then(|place| self.lost.get(place)),
+        };
+        if let Some(counter) = counter {
+            count(counter);
+        }
     }
 
     /// Counts one more connected device until the guard is dropped.
     pub(super) fn admitted(&self) -> Present<'_> {
-        self.admitted.fetch_add(1, Ordering::Relaxed);
-        self.connected.send_modify(|connected| *connected += 1);
+        count(&self.admitted);
+        self.connected.fetch_add(1, Ordering::Relaxed);
         Present(&self.connected)
+    }
+
+    /// The other side ended a connection.
+    pub(super) fn dropped(&self) {
+        count(&self.dropped);
     }
 
     pub(super) fn returned(&self, back: Return) {
         self.lock_returns().push(back);
     }
 
-    pub(super) fn figures(&self) -> Figures {
-        Figures {
-            arrivals: self.arrivals.load(Ordering::Relaxed),
-            admitted: self.admitted.load(Ordering::Relaxed),
-            refused: self.refusals().map(|(_, times)| times).sum(),
-            broken: self.broken.load(Ordering::Relaxed),
-            gave_up: self.gave_up.load(Ordering::Relaxed),
-            connected: *self.connected.borrow(),
+    pub(super) fn counts(&self) -> Counts {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let refused = (0..=u8::MAX).zip(self.refused.iter().map(read));
+        let lost = Loss::ALL.into_iter().zip(self.lost.iter().map(read));
+        Counts {
+            admitted: read(&self.admitted),
+            refused: refused.filter(|(_, times)| *times > 0).collect(),
+            lost: lost
+                .filter(|(_, times)| *times > 0)
+                .map(|(loss, times)| (loss.word().to_owned(), times))
+                .collect(),
+            handshakes: Handshakes {
+                full: read(&self.full),
+                resumed: read(&self.resumed),
+                wasted: read(&self.wasted),
+            },
+            dropped: read(&self.dropped),
+            returned: self.lock_returns().len(),
+            connected: self.connected(),
+            // Last, so that no outcome is counted of an arrival that is not.
+            arrivals: read(&self.arrivals),
         }
     }
 
-    /// CONNACK codes that refused, and how often each.
-    pub(super) fn refusals(&self) -> impl Iterator<Item = (u8, u64)> {
-        (0..=u8::MAX)
-            .zip(self.refused.iter().map(|times| times.load(Ordering::Relaxed)))
-            .filter(|(_, times)| *times > 0)
+    pub(super) fn connected(&self) -> usize {
+        self.connected.load(Ordering::Relaxed)
     }
 
     pub(super) fn returns(&self) -> Vec<Return> {
         self.lock_returns().clone()
-    }
-
-    /// Waits until so many devices are connected at once.
-    pub(super) async fn connected(&self, devices: usize) {
-        // The sender lives as long as `self`: there is no error to wait for.
-        let _ = self
-            .connected
-            .subscribe()
-            .wait_for(|connected| *connected >= devices)
-            .await;
     }
 
     fn lock_returns(&self) -> MutexGuard<'_, Vec<Return>> {
@@ -142,12 +243,74 @@ impl Tally {
     }
 }
 
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
 /// A connected device.
 #[derive(Debug)]
-pub(super) struct Present<'a>(&'a watch::Sender<usize>);
+pub(super) struct Present<'a>(&'a AtomicUsize);
 
 impl Drop for Present<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|connected| *connected -= 1);
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_add_up_and_subtract() {
+        let tally = Tally::new();
+        for _ in 0..6 {
+            tally.arrived();
+        }
+        let present = tally.admitted();
+        for failure in [
+            Failure::Refused {
+                code: 3,
+                retry_after: None,
+            },
+            Failure::Refused {
+                code: 0x89,
+                retry_after: None,
+            },
+            Failure::Lost(Loss::Shed),
+            Failure::Lost(Loss::ImpatientTls),
+        ] {
+            tally.failed(failure);
+        }
+        tally.shook_hands(HandshakeKind::Full, true);
+        tally.shook_hands(HandshakeKind::Resumed, false);
+        let counts = tally.counts();
+        assert_eq!(
+            (counts.refused_in_all(), counts.gave_up(), counts.broken()),
+            (2, 1, 1)
+        );
+        assert_eq!(
+            (
+                counts.handshakes.full,
+                counts.handshakes.resumed,
+                counts.handshakes.wasted
+            ),
+            (1, 1, 1)
+        );
+
+        let mut twice = counts.clone();
+        twice.add(&counts);
+        assert_eq!((twice.arrivals, twice.connected, twice.refused[&3]), (12, 2, 2));
+        let again = twice.since(&counts);
+        assert_eq!(
+            (again.arrivals, &again.refused, &again.lost),
+            (6, &counts.refused, &counts.lost)
+        );
+        assert_eq!(counts.since(&counts).refused, BTreeMap::new());
+
+        drop(present);
+        assert_eq!(tally.connected(), 0);
+        let json = serde_json::to_string(&counts).unwrap();
+        assert_eq!(serde_json::from_str::<Counts>(&json).unwrap(), counts);
     }
 }

@@ -42,5 +42,6 @@ mod relay;
 mod resilient_client;
 mod resumption;
 mod storm;
+mod storm_command;
 mod tls;
 mod wire;

@@ -9,17 +9,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
-
+use rustls::pki_types::ServerName;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::broker::{self, Behaviour, Broker};
 use super::bystander::BystanderError;
 use super::certificates::{self, Certificates, CertificatesError};
 use super::client::{Target, Tls};
-pub use super::report::Report;
+pub use super::storm::Report;
+use super::trust::{self, Trust, TrustError, Versions};
 use crate::app::{self, Running, StartError};
 use crate::config::{self, Config, Mistakes, Sources};
 use crate::listener;
@@ -84,8 +82,8 @@ pub enum DemoError {
         devices: usize,
     },
     /// A bug of ours, or of the TLS library's.
-    #[error("the devices' TLS can't be set up: {0}")]
-    Tls(#[from] rustls::Error),
+    #[error(transparent)]
+    Tls(#[from] TrustError),
     /// A bug of ours.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -117,7 +115,7 @@ pub async fn run(options: &Options, out: &mut impl Write) -> Result<Report, Demo
     stage.introduce(out)?;
 
     let (report, fleet) = stage.storm(out).await?;
-    writeln!(out, "\n{report}")?;
+    writeln!(out, "\n{}\n{report}", report.charts())?;
     if options.stay {
         writeln!(out, "The fleet stays connected. Ctrl-C ends.")?;
         out.flush()?;
@@ -194,14 +192,12 @@ fn target(proxy: &Running, certificates: &Certificates) -> Result<Target, DemoEr
         .first()
         .copied()
         .ok_or_else(|| io::Error::other("no address is bound"))?;
-    let mut roots = RootCertStore::empty();
-    let ca = CertificateDer::from_pem_file(&certificates.ca).map_err(io::Error::other)?;
-    roots.add(ca)?;
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config = trust::client_config(&trust::Settings {
+        versions: Versions::Any,
+        trust: Trust::Authorities(certificates.ca.clone()),
+        client: None,
+        resumes: true,
+    })?;
     let tls = Tls {
         config: Arc::new(config),
         server_name: ServerName::IpAddress(address.ip().into()),

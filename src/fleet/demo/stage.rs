@@ -1,26 +1,19 @@
 //! The storm of the demo, act by act: fill, calm, no tower, storm.
 
 use std::io::{self, Write};
-use std::num::NonZero;
-use std::thread::available_parallelism;
 use std::time::Duration;
-
-use rustix::process::setpriority_process;
-use rustix::thread::gettid;
-use tokio::runtime::{Handle, Runtime};
-use tokio::time::sleep;
 
 use super::{CAPACITY, DemoError, MAX_WAIT, Options, PAIRS};
 use crate::admission;
 use crate::app::Running;
 use crate::fleet::broker::{Behaviour, Broker};
-use crate::fleet::bystander::Bystanders;
+use crate::fleet::bystander::{self, Bystanders};
 use crate::fleet::certificates::Certificates;
 use crate::fleet::client::Target;
-use crate::fleet::live::Live;
-use crate::fleet::report::Report;
-use crate::fleet::storm::{Fleet, Plan};
-use crate::reconnect::{Policy, Schedule, ScheduleError};
+use crate::fleet::mix::{Mix, Pauses};
+use crate::fleet::population::{Population, Protocol, Sources};
+use crate::fleet::storm::{About, Crew, Drill, Live, Pattern, Report, Threads, Waited, cores};
+use crate::fleet::swarm::Fleet;
 
 /// As the impatient half of the client libraries: rumqttc and paho's Python.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,9 +28,13 @@ const KEEP_ALIVE: u16 = 60;
 /// How often each bystander publishes.
 const PUBLISH_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the bystanders are watched before the storm, and how long the tower is away.
+/// How long the bystanders are watched before the storm.
 const CALM: Duration = Duration::from_secs(3);
-const OUTAGE: Duration = Duration::from_secs(4);
+/// The worst case: everybody, and for less than a device's pause.
+const PATTERN: Pattern = Pattern::Tower {
+    share: 100,
+    outage: Duration::from_secs(4),
+};
 /// Longest time for the first connections.
 pub(super) const FILL_LIMIT: Duration = Duration::from_mins(2);
 /// The fleet has failed when it is not back after so many times the ideal, and this on top for its own pauses.
@@ -54,12 +51,6 @@ pub(super) struct Stage<'a> {
     pub(super) proxy: Running,
     pub(super) target: Target,
     pub(super) storm_rules: admission::Settings,
-}
-
-/// The fleet after its storm, connected until this is dropped.
-pub(super) struct Afterwards {
-    _fleet: Fleet,
-    _threads: DeviceThreads,
 }
 
 impl Stage<'_> {
@@ -111,61 +102,49 @@ impl Stage<'_> {
         out.flush()
     }
 
-    pub(super) async fn storm(&self, out: &mut impl Write) -> Result<(Report, Afterwards), DemoError> {
+    pub(super) async fn storm(&self, out: &mut impl Write) -> Result<(Report, Crew), DemoError> {
         self.be_generous();
-        let bystanders = Bystanders::start(&self.target, PAIRS, PUBLISH_PAUSE).await?;
-        let threads = DeviceThreads::start()?;
-        let fleet = Fleet::start(&self.plan()?, &threads.handle);
-        let mut live = Live::new(out, &fleet, &bystanders, self.proxy.door(), self.devices);
+        let bystanders = Bystanders::start(&self.target, bystanders()).await?;
+        let population = self.population();
+        let threads = Threads::start(cores(), NICE, false)?;
+        let fleet = Fleet::start(&population, threads.handles())?;
+        let crew = Crew::Here { fleet, threads };
+        let live = Live::new(
+            out,
+            &crew,
+            Some(&bystanders),
+            Some(self.proxy.door()),
+            self.devices,
+        )?;
+        let mut drill = Drill::new(live, &PATTERN, self.devices, self.devices);
 
-        if live
-            .until("fill", fleet.all_connected(), FILL_LIMIT)
-            .await?
-            .is_none()
-        {
-            let connected = fleet.figures().connected;
+        let filled = drill.fill(FILL_LIMIT).await?;
+        if filled == Waited::TooLate {
             return Err(DemoError::NotFilled {
-                connected,
+                connected: crew.counts().connected,
                 devices: self.devices,
             });
         }
         self.be_what_is_on_trial();
-        bystanders.take_phase();
-        live.until("calm", sleep(CALM), CALM * 2).await?;
-        let calm = bystanders.take_phase();
-
-        let before = (fleet.figures(), self.broker.as_ref().map(Broker::figures));
-        fleet.lose_tower();
-        live.until("no tower", sleep(OUTAGE), OUTAGE * 2).await?;
-        fleet.restore_tower();
-        let ideal = self.ideal();
-        live.until(
-            "storm",
-            fleet.all_connected(),
-            ideal * PATIENCE_WITH_FLEET + GRACE,
-        )
-        .await?;
-
-        let (storm, messages) = bystanders.stop().await;
+        let before = self.broker.as_ref().map(Broker::figures);
+        if filled == Waited::Came(()) {
+            drill.calm(CALM).await?;
+            drill.strike(self.ideal() * PATIENCE_WITH_FLEET + GRACE).await?;
+        }
+        let course = drill.finish().await?;
+        let watched = course.watched(PAIRS, bystanders.stop().await);
         let seen = self.broker.as_ref().map(Broker::figures);
-        let report = Report {
+        let report = course.report(About {
+            target: self.target.address.to_string(),
+            pattern: PATTERN.to_string(),
+            mix: population.mix.to_string(),
             devices: self.devices,
-            ideal,
-            returns: fleet.returns(),
-            devices_counted: fleet.figures().since(&before.0),
-            refusals: fleet.refusals(),
-            broker: seen.zip(before.1).map(|(seen, before)| seen.since(&before)),
-            calm,
-            storm,
-            messages,
-        };
-        Ok((
-            report,
-            Afterwards {
-                _fleet: fleet,
-                _threads: threads,
-            },
-        ))
+            ideal: Some(self.ideal()),
+            threads: cores(),
+            watched: Some(watched),
+            broker: seen.zip(before).map(|(seen, before)| seen.since(&before)),
+        });
+        Ok((report, crew))
     }
 
     /// The first connections are no storm: nothing holds them up but the handshakes.
@@ -185,21 +164,30 @@ impl Stage<'_> {
         self.proxy.door().reconfigure(self.storm_rules.clone());
     }
 
-    fn plan(&self) -> Result<Plan, ScheduleError> {
-        let policy = self.options.policy;
-        let schedule = match policy {
-            Policy::Fixed => Schedule::new(policy, FIXED_PAUSE, 1.0, FIXED_PAUSE)?,
-            _ => Schedule::new(policy, FIRST_PAUSE, 2.0, LONGEST_PAUSE)?,
-        };
-        let target = self.target.clone();
-        Ok(Plan {
-            target,
-            devices: self.devices,
-            schedule,
+    fn population(&self) -> Population {
+        Population {
+            target: self.target.clone(),
+            numbers: 0..self.devices,
+            prefix: "device-".to_owned(),
+            mix: Mix::all(self.options.policy),
+            pauses: Pauses {
+                fixed: FIXED_PAUSE,
+                base: FIRST_PAUSE,
+                multiplier: 2.0,
+                cap: LONGEST_PAUSE,
+            },
             patience: PATIENCE,
             keep_alive: KEEP_ALIVE,
+            protocol: Protocol::Both,
+            persistent: 0,
+            credentials: None,
+            resumes: true,
+            heeds_retry_after: false,
+            sources: Sources::System,
+            groups: PATTERN.groups(),
+            boot: PATTERN.boot(),
             seed: 1,
-        })
+        }
     }
 
     fn ideal(&self) -> Duration {
@@ -213,38 +201,14 @@ impl Stage<'_> {
     }
 }
 
-/// Threads for the devices, at a low priority: the load must not take the time of what is on trial.
-struct DeviceThreads {
-    handle: Handle,
-    runtime: Option<Runtime>,
-}
-
-/// Enough to lose every contest, as a batch job does.
+/// The load must not take the time of what is on trial: devices lose every contest, as a batch job does.
 const NICE: i32 = 10;
 
-impl DeviceThreads {
-    fn start() -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(available_parallelism().map_or(1, NonZero::get))
-            .thread_name("devices")
-            .on_thread_start(|| {
-                // Where it is not allowed the demo is only less exact.
-                let _ = setpriority_process(Some(gettid()), NICE);
-            })
-            .enable_all()
-            .build()?;
-        Ok(Self {
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
-        })
-    }
-}
-
-impl Drop for DeviceThreads {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            // Waiting for threads is not allowed where futures run.
-            runtime.shutdown_background();
-        }
+fn bystanders() -> bystander::Settings {
+    bystander::Settings {
+        pairs: PAIRS,
+        pause: PUBLISH_PAUSE,
+        prefix: String::new(),
+        credentials: None,
     }
 }
