@@ -36,6 +36,13 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// `max_rate`, where it is no less than `min_rate`.
+    pub const fn highest_rate(&self) -> f64 {
+        self.max_rate.max(self.min_rate)
+    }
+}
+
 /// Answers in a round at least: the mean of fewer is chance.
 const ROUND: u32 = 8;
 
@@ -106,7 +113,7 @@ impl Adaptive {
             settings,
             max_window: max_in_flight.max(1),
             window: 1.0,
-            rate: rate.clamp(settings.min_rate, settings.max_rate.max(settings.min_rate)),
+            rate: rate.clamp(settings.min_rate, settings.highest_rate()),
             throughput: None,
             idle_latency: None,
             starting: true,
@@ -137,8 +144,9 @@ impl Adaptive {
         self.window as u32
     }
 
-    /// The broker has answered, `latency` after the CONNECT was forwarded. `in_flight`: with this one.
-    pub fn answered(&mut self, code: u8, latency: Duration, in_flight: u32, now: Moment) {
+    /// The broker has answered, `latency` after the CONNECT was forwarded. `full`: with this one as many were in flight
+    /// as may be, and nothing but the window kept a further one back.
+    pub fn answered(&mut self, code: u8, latency: Duration, full: bool, now: Moment) {
         if is_overload(code) {
             self.failed(now);
             return;
@@ -150,7 +158,7 @@ impl Adaptive {
         }
         self.round.answers += 1;
         self.round.seconds += latency.as_secs_f64();
-        self.round.full += u32::from(in_flight >= self.window());
+        self.round.full += u32::from(full);
         if self.round.answers >= ROUND.max(self.window()) {
             self.end_round(now);
         }
@@ -250,10 +258,7 @@ impl Adaptive {
     }
 
     fn set_rate(&mut self, rate: f64) {
-        let Settings {
-            min_rate, max_rate, ..
-        } = self.settings;
-        self.rate = rate.clamp(min_rate, max_rate.max(min_rate));
+        self.rate = rate.clamp(self.settings.min_rate, self.settings.highest_rate());
     }
 }
 

@@ -114,13 +114,8 @@ impl<W> Controller<W> {
     /// A controller with full buckets that knows nobody.
     pub fn new(settings: Settings, now: Moment) -> Self {
         let adaptive = Adaptive::new(settings.adaptive, settings.rate, settings.max_in_flight, now);
-        let supply = if settings.adaptive.enabled {
-            followed(&adaptive, &settings)
-        } else {
-            fixed(&settings)
-        };
         Self {
-            queues: Queues::new(&settings, supply, now),
+            queues: Queues::new(&settings, Supply::full(&settings, &adaptive), now),
             brokers: Brokers::new(settings.breaker, settings.servers),
             adaptive,
             credentials: Credentials::new(settings.bad_credentials, now),
@@ -244,7 +239,11 @@ impl<W> Controller<W> {
             arrival,
             probe,
         } = seat;
-        let in_flight = self.queues.in_flight();
+        let full = if self.settings.dry_run {
+            self.queues.in_flight() >= self.queues.supply().max_in_flight
+        } else {
+            self.queues.is_limited_by_seats(now)
+        };
         self.queues.leave(inner, outcome != Outcome::Unused, now);
         if probe {
             self.brokers.probe_settled();
@@ -252,7 +251,7 @@ impl<W> Controller<W> {
         let session = match outcome {
             Outcome::Answered { code, latency } => {
                 if self.settings.adaptive.enabled {
-                    self.adaptive.answered(code, latency, in_flight, now);
+                    self.adaptive.answered(code, latency, full, now);
                 }
                 if let Some(key) = arrival.credentials {
                     self.credentials.learn(key, code, now);
@@ -361,29 +360,7 @@ impl<W> Controller<W> {
     }
 
     fn full_supply(&self) -> Supply {
-        if self.settings.adaptive.enabled {
-            followed(&self.adaptive, &self.settings)
-        } else {
-            fixed(&self.settings)
-        }
-    }
-}
-
-const fn fixed(settings: &Settings) -> Supply {
-    Supply {
-        rate: settings.rate,
-        burst: settings.burst,
-        max_in_flight: settings.max_in_flight,
-    }
-}
-
-fn followed(adaptive: &Adaptive, settings: &Settings) -> Supply {
-    let rate = adaptive.rate();
-    // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
-    Supply {
-        rate,
-        burst: settings.burst.min(rate.max(1.0)),
-        max_in_flight: adaptive.window(),
+        Supply::full(&self.settings, &self.adaptive)
     }
 }
 

@@ -237,6 +237,12 @@ impl<W> Queues<W> {
         self.pace.rate()
     }
 
+    /// Whether one without a reserve finds tokens and no seat. Seats that are kept for the lanes do not count, and where
+    /// the tokens are the limit the seats are none.
+    pub fn is_limited_by_seats(&self, now: Moment) -> bool {
+        !self.has_shared_seat() && self.shared.available_at(self.largest, Tokens::NONE, now) <= now
+    }
+
     /// Tokens in all buckets.
     pub fn tokens(&self, now: Moment) -> f64 {
         let reserves = self.lanes.iter().filter_map(|queue| queue.reserve.as_ref());

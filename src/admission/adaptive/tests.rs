@@ -33,7 +33,7 @@ fn every_sign_of_overload_halves_once_a_round() {
         let mut adaptive = fresh();
         adaptive.window = 40.0;
         for _ in 0..5 {
-            adaptive.answered(code, Duration::from_millis(1), 40, at(1));
+            adaptive.answered(code, Duration::from_millis(1), true, at(1));
         }
         assert_eq!((adaptive.window(), adaptive.rate()), (20, 100.0), "{code:#x}");
     }
@@ -43,7 +43,7 @@ fn every_sign_of_overload_halves_once_a_round() {
     assert_eq!((adaptive.window(), adaptive.rate()), (20, 100.0));
     for code in [0, 4, 5, 0x86, 0x87, 1, 2] {
         let mut adaptive = fresh();
-        adaptive.answered(code, Duration::from_millis(1), 1, at(1));
+        adaptive.answered(code, Duration::from_millis(1), true, at(1));
         assert_eq!(adaptive.rate(), 200.0, "{code:#x}");
     }
 }
@@ -54,7 +54,7 @@ fn it_holds_still_when_idle() {
     adaptive.window = 12.0;
     adaptive.starting = false;
     for second in 1..1000 {
-        adaptive.answered(0, Duration::from_millis(20), 1, at(second * 1000));
+        adaptive.answered(0, Duration::from_millis(20), false, at(second * 1000));
     }
     assert_eq!((adaptive.window(), adaptive.rate()), (12, 200.0));
 }
@@ -68,12 +68,12 @@ fn the_limits_hold() {
     };
     let mut adaptive = Adaptive::new(narrow, 55.0, 4, at(0));
     for step in 0..1000 {
-        adaptive.answered(0, Duration::from_micros(10), 100, at(step));
+        adaptive.answered(0, Duration::from_micros(10), true, at(step));
         assert!(adaptive.window() <= 4 && (50.0..=60.0).contains(&adaptive.rate()));
     }
     for step in 0..1000 {
         adaptive.failed(at(1000 + step));
-        adaptive.answered(0, Duration::from_secs(10), 100, at(1000 + step));
+        adaptive.answered(0, Duration::from_secs(10), true, at(1000 + step));
         assert!(adaptive.window() >= 1 && (50.0..=60.0).contains(&adaptive.rate()));
     }
     adaptive.reconfigure(

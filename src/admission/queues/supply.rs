@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::Queues;
 use super::queue::share;
 use crate::admission::Settings;
+use crate::admission::adaptive::Adaptive;
 use crate::admission::bucket::{Bucket, Source, Tokens};
 use crate::moment::Moment;
 
@@ -38,6 +39,33 @@ impl Kept {
         shared: Tokens::NONE,
         reserve: Tokens::NONE,
     };
+}
+
+impl Supply {
+    /// What is configured or was found, while no broker starts slowly.
+    pub fn full(settings: &Settings, adaptive: &Adaptive) -> Self {
+        if settings.adaptive.enabled {
+            return Self::followed(settings, adaptive);
+        }
+        Self {
+            rate: settings.rate,
+            burst: settings.burst,
+            max_in_flight: settings.max_in_flight,
+        }
+    }
+
+    fn followed(settings: &Settings, adaptive: &Adaptive) -> Self {
+        let reserves: f64 = settings.lanes.iter().map(|lane| lane.reserve).sum();
+        // On top of what was found: the window is what protects the broker, and taken out of a rate that was found with
+        // few in flight the reserves would leave the others too little to show that the broker bears more.
+        let rate = (adaptive.rate() + reserves).min(settings.adaptive.highest_rate());
+        // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
+        Self {
+            rate,
+            burst: settings.burst.min(rate.max(1.0)),
+            max_in_flight: adaptive.window(),
+        }
+    }
 }
 
 impl<W> Queues<W> {

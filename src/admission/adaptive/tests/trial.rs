@@ -201,7 +201,7 @@ impl Law for Adaptive {
         self.answered(
             0,
             std::time::Duration::from_secs_f64(latency.max(0.0)),
-            in_flight,
+            in_flight >= self.window(),
             moment(now),
         );
     }

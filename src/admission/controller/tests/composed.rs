@@ -275,6 +275,40 @@ fn a_lane_above_its_reserve_is_refused_as_lane() {
 }
 
 #[test]
+fn reserves_come_on_top_of_a_rate_that_was_found_up_to_the_highest() {
+    let reserved = |reserve| Lane {
+        name: "tablets".to_owned(),
+        members: Members::default(),
+        reserve,
+        priority: 0,
+    };
+    let rate = |reserve, max_rate| {
+        let settings = Settings {
+            adaptive: adaptive::Settings {
+                enabled: true,
+                max_rate,
+                ..adaptive::Settings::default()
+            },
+            lanes: vec![reserved(reserve)],
+            ..roomy()
+        };
+        let mut stage = Stage::new(settings);
+        // A broker that is down: the rate falls to its lower limit of 5.
+        for number in 0..12 {
+            stage.controller.adaptive.failed(at(number));
+            for _ in 0..8 {
+                stage
+                    .controller
+                    .adaptive
+                    .answered(0, Duration::ZERO, false, at(number));
+            }
+        }
+        stage.controller.snapshot(at(20)).rate
+    };
+    assert_eq!((rate(50.0, 5000.0) as u32, rate(50.0, 40.0) as u32), (55, 40));
+}
+
+#[test]
 fn the_adaptive_rate_and_window_reach_the_queues() {
     let adaptive = adaptive::Settings {
         enabled: true,

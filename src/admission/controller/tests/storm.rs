@@ -151,18 +151,8 @@ fn the_unluckiest_wait_three_medians_at_most() {
 /// A slow broker, nothing told about its capacity, a fleet in lockstep with a patience of 5 s.
 #[test]
 fn adaptive_and_hold_bring_a_fleet_in_at_the_brokers_capacity() {
-    let adaptive = adaptive::Settings {
-        enabled: true,
-        ..adaptive::Settings::default()
-    };
-    let settings = Settings {
-        adaptive,
-        max_wait: Duration::from_secs(4),
-        max_in_flight: 100,
-        ..at_rate(200.0, 200.0)
-    };
     let storm = Storm::run(
-        settings,
+        following(),
         Plan {
             devices: 2000,
             service: 0.0125,
@@ -172,6 +162,93 @@ fn adaptive_and_hold_bring_a_fleet_in_at_the_brokers_capacity() {
     let all_in = storm.all_in().unwrap();
     assert!(all_in <= 1.3 * 2000.0 / 80.0, "{all_in}");
     assert!(storm.most_in_flight <= 4, "{}", storm.most_in_flight);
+}
+
+/// Follows the broker from the defaults on.
+fn following() -> Settings {
+    let adaptive = adaptive::Settings {
+        enabled: true,
+        ..adaptive::Settings::default()
+    };
+    Settings {
+        adaptive,
+        max_wait: Duration::from_secs(4),
+        max_in_flight: 100,
+        ..at_rate(200.0, 200.0)
+    }
+}
+
+/// Those without a reserve never fill the window, of which the lane's part is kept: they are the ones who must be
+/// seen to want more.
+#[test]
+fn the_law_finds_the_knee_beside_lanes_that_stay_away() {
+    let tablets = Lane {
+        name: "tablets".to_owned(),
+        members: Members {
+            client_id: Some(Glob::new("tablet-*")),
+            ..Members::default()
+        },
+        reserve: 30.0,
+        priority: 1,
+    };
+    for (workers, service) in [(1, 0.0125), (20, 0.1)] {
+        let capacity = workers as f64 / service;
+        let settings = Settings {
+            lanes: vec![tablets.clone()],
+            ..following()
+        };
+        let plan = Plan {
+            devices: 4000,
+            retry: Retry::Random(5.0),
+            service,
+            workers,
+            ..STORM
+        };
+        let storm = Storm::run(settings, plan);
+        let used = storm.reached_between(5.0, 15.0) as f64 / (10.0 * capacity);
+        assert!(used >= 0.9, "{workers}: {used}");
+        assert!(
+            storm.most_in_flight <= 2 * workers as u32 + 4,
+            "{}",
+            storm.most_in_flight
+        );
+    }
+}
+
+/// While slow start holds the crowd back the broker has shown nothing: the rate waits, instead of shrinking round by
+/// round to what little comes.
+#[test]
+fn the_law_is_not_misled_by_a_slow_start() {
+    for (workers, service) in [(1, 0.0125), (1, 0.002), (20, 0.1)] {
+        let capacity = workers as f64 / service;
+        let plan = Plan {
+            devices: (60.0 * capacity) as usize,
+            retry: Retry::Random(5.0),
+            service,
+            workers,
+            outage: (10.0, 13.0),
+            until: 40.0,
+            ..STORM
+        };
+        let storm = Storm::run(following(), plan);
+        // Open at 10, a probe at 12, and at 16; full again at 26.
+        assert!(
+            storm.reached_between(10.1, 16.0) <= 2,
+            "{capacity}: dials while open"
+        );
+        let used = |from: f64, to: f64| storm.reached_between(from, to) as f64 / (capacity * (to - from));
+        let figures = format!(
+            "{capacity}: {:.2} {:.2} {:.2} {:.2} {:.2}",
+            used(5.0, 10.0),
+            used(16.0, 17.0),
+            used(18.0, 21.0),
+            used(21.0, 26.0),
+            used(26.0, 31.0)
+        );
+        assert!(used(16.0, 17.0) <= 0.3, "a crowd: {figures}");
+        assert!(used(18.0, 21.0) >= 0.25, "it shrinks: {figures}");
+        assert!(used(26.0, 31.0) >= 0.9, "{figures}");
+    }
 }
 
 #[test]

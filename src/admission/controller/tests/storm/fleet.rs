@@ -36,8 +36,11 @@ pub(super) struct Plan {
     pub(super) tablets: usize,
     /// Devices come first within so many seconds.
     pub(super) within: f64,
-    /// Seconds that the broker's only server works on a CONNECT; 0: none to speak of.
+    /// Seconds that a worker of the broker takes for a CONNECT; 0: none to speak of.
     pub(super) service: f64,
+    pub(super) workers: usize,
+    /// From when to when nothing can be dialled; who is in stays in.
+    pub(super) outage: (f64, f64),
     /// What the broker answers.
     pub(super) code: u8,
     pub(super) until: f64,
@@ -51,6 +54,8 @@ pub(super) const STORM: Plan = Plan {
     tablets: 0,
     within: 0.0,
     service: 0.0,
+    workers: 1,
+    outage: (f64::MAX, f64::MAX),
     code: 0,
     until: 10_000.0,
 };
@@ -81,7 +86,8 @@ pub(super) struct Storm {
     events: BinaryHeap<Reverse<(Moment, Event)>>,
     /// The next [`Event::Release`] that is under way.
     armed: Moment,
-    busy_until: Moment,
+    /// Until when each worker has work.
+    busy_until: Vec<Moment>,
     pub(super) most_in_flight: u32,
     /// Moments at which a CONNECT reached the broker.
     pub(super) reached: Vec<f64>,
@@ -113,7 +119,7 @@ impl Storm {
             sessions: Vec::new(),
             events: BinaryHeap::new(),
             armed: Moment::NEVER,
-            busy_until: Moment::ZERO,
+            busy_until: vec![Moment::ZERO; plan.workers],
             most_in_flight: 0,
             reached: Vec::new(),
             random: fastrand::Rng::with_seed(7),
@@ -179,16 +185,28 @@ impl Storm {
     }
 
     fn send(&mut self, device: usize, seat: Seat, now: Moment) {
+        if !self.controller.may_dial(0, now) {
+            self.controller.settle(seat, Outcome::Unused, now);
+            return self.come_back(device, Refusal::new(Reason::NoBroker), now);
+        }
         self.reached.push(seconds(now));
-        self.busy_until = self.busy_until.max(now) + Duration::from_secs_f64(self.plan.service);
+        let (from, to) = self.plan.outage;
+        if (from..to).contains(&seconds(now)) {
+            self.controller.report(0, Report::Failed, now);
+            self.controller.settle(seat, Outcome::Failed, now);
+            return self.come_back(device, Refusal::new(Reason::NoBroker), now);
+        }
+        let worker = self.busy_until.iter_mut().min().unwrap();
+        *worker = (*worker).max(now) + Duration::from_secs_f64(self.plan.service);
+        let answer = *worker;
         self.seats.insert(device, (seat, now));
         self.most_in_flight = self.most_in_flight.max(self.controller.snapshot(now).in_flight);
-        self.events
-            .push(Reverse((self.busy_until, Event::Answer(device))));
+        self.events.push(Reverse((answer, Event::Answer(device))));
     }
 
     fn answer(&mut self, device: usize, now: Moment) {
         let (seat, sent) = self.seats.remove(&device).unwrap();
+        self.controller.report(0, Report::Answered, now);
         let outcome = Outcome::Answered {
             code: self.plan.code,
             latency: now - sent,
