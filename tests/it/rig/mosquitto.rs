@@ -1,11 +1,12 @@
 //! The real broker.
 
+use super::PATIENCE;
 use super::Scene;
 use super::process::Process;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU32;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub struct Mosquitto {
     process: Process,
     address: SocketAddr,
+    configuration: PathBuf,
 }
 
 /// The one user of the slow broker.
@@ -50,18 +52,14 @@ impl Mosquitto {
                 "user root\n{lines}set_tcp_nodelay true\npersistence false\nlog_dest stderr\n\
                  max_queued_messages 0\nlistener {port} 127.0.0.1\n"
             );
-            let file = scene.write(&format!("mosquitto-{port}.conf"), &text);
-            let mut process = Process::start("mosquitto", Command::new(program()).arg("-c").arg(file));
-            let running = process.wait_until("running broker", |process| {
-                process
-                    .stderr()
-                    .lines()
-                    .any(|line| line.ends_with(" running"))
-                    .then_some(())
-            });
+            let configuration = scene.write(&format!("mosquitto-{port}.conf"), &text);
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            if running.is_ok() && TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok() {
-                return Self { process, address };
+            if let Some(process) = running(&configuration, address) {
+                return Self {
+                    process,
+                    address,
+                    configuration,
+                };
             }
         }
         panic!("mosquitto found no port in {TRIES} tries");
@@ -69,6 +67,17 @@ impl Mosquitto {
 
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// SIGKILL: nobody is told, and nothing is remembered.
+    pub fn crash(&mut self) {
+        self.process.signal(rustix::process::Signal::KILL);
+        self.process.wait(PATIENCE);
+    }
+
+    /// The same broker again, after [`Self::crash`].
+    pub fn start_again(&mut self) {
+        self.process = running(&self.configuration, self.address).expect("mosquitto starts again");
     }
 
     /// How many sockets it has accepted, by its own log.
@@ -83,6 +92,20 @@ impl Deref for Mosquitto {
     fn deref(&self) -> &Process {
         &self.process
     }
+}
+
+/// `None`: its port was taken.
+fn running(configuration: &Path, address: SocketAddr) -> Option<Process> {
+    let mut process = Process::start("mosquitto", Command::new(program()).arg("-c").arg(configuration));
+    let running = process.wait_until("running broker", |process| {
+        process
+            .stderr()
+            .lines()
+            .any(|line| line.ends_with(" running"))
+            .then_some(())
+    });
+    let serves = || TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok();
+    (running.is_ok() && serves()).then_some(process)
 }
 
 /// Debian puts it where the path of an ordinary user does not look.

@@ -101,6 +101,14 @@ impl Stub {
     }
 }
 
+impl Stub {
+    /// Its port is free when it returns.
+    pub async fn stop(mut self) {
+        self.accepting.abort();
+        let _ = (&mut self.accepting).await;
+    }
+}
+
 impl Drop for Stub {
     fn drop(&mut self) {
         self.accepting.abort();
