@@ -143,6 +143,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .map(|lane| lane.name.clone())
         .collect();
     let metrics = Metrics::new(&names, &lanes)?;
+    metrics.configured(config.agreement());
     let telemetry = telemetry(config.audit, &metrics)?;
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
@@ -194,6 +195,7 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         brokers,
         metrics: Arc::clone(&metrics),
         house: Arc::clone(&house),
+        places: Arc::clone(&places),
         tasks: tasks.clone(),
     };
     let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
@@ -359,6 +361,7 @@ struct Watched {
     brokers: Arc<Brokers>,
     metrics: Arc<Metrics>,
     house: Arc<House>,
+    places: Arc<Places>,
     tasks: Tasks,
 }
 
@@ -371,6 +374,7 @@ impl admin::State for Watched {
         self.metrics.gate(gate.handshakes, gate.sources);
         let (up, down) = self.house.traffic().take();
         self.metrics.relayed(up, down);
+        self.metrics.limit(self.places.most());
         self.door.snapshot()
     }
 

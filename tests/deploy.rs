@@ -1,5 +1,5 @@
-//! What is shipped beside the binary names only what exists: the dashboard's queries against `docs/metrics.md`, the
-//! files that mount each other against the folder, ports against each other, links of the documentation against its
+//! What is shipped beside the binary names only what exists: the queries of dashboard and rules against
+//! `docs/metrics.md`, the alerts against their runbook, the files that mount each other against the folder, ports against each other, links of the documentation against its
 //! files and headings.
 
 #![allow(
@@ -17,21 +17,107 @@ use seawall::config::{self, Sources};
 use serde_json::Value;
 
 const DASHBOARD: &str = "deploy/grafana/seawall.json";
+const RULES: &str = "deploy/prometheus/rules.yml";
 
 /// Metrics that Prometheus adds to every target.
 const OF_THE_SCRAPE: &[&str] = &["up", "scrape_duration_seconds"];
 
 #[test]
 fn queries_of_the_dashboard_name_documented_metrics() {
+    let (seen, unknown) = undocumented(queries(&read_dashboard()));
+    assert!(
+        seen > 20,
+        "only {seen} metrics in {DASHBOARD}: does the reader still find its queries?"
+    );
+    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:#?}");
+}
+
+#[test]
+fn rules_name_documented_metrics() {
+    let (seen, unknown) = undocumented(rules().into_iter().map(|rule| rule.expr).collect());
+    assert!(seen > 20, "only {seen} metrics in {RULES}");
+    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:#?}");
+}
+
+/// An alert without a runbook wakes people who then do not know what to do, and a runbook without its alert wakes nobody.
+#[test]
+fn every_alert_has_its_runbook_and_a_recording_that_sets_it_off() {
+    let rules = rules();
+    let alerts: BTreeMap<&str, &Value> = rules
+        .iter()
+        .filter_map(|rule| rule.alert.as_deref().map(|alert| (alert, &rule.annotations)))
+        .collect();
+    let page = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let (_, rest) = page.split_once("\n## Alerts\n").unwrap();
+    let (section, _) = rest.split_once("\n## ").unwrap();
+    let runbooks: BTreeSet<&str> = section
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "))
+        .collect();
+    assert_eq!(alerts.keys().copied().collect::<BTreeSet<_>>(), runbooks);
+
+    let mut set_off = BTreeSet::new();
+    for entry in fs::read_dir(root().join("deploy/prometheus/tests")).unwrap() {
+        let path = entry.unwrap().path();
+        let recording = yaml(&path);
+        assert_eq!(recording["rule_files"][0], "../rules.yml", "{}", path.display());
+        let expected = recording["tests"][0]["promql_expr_test"].as_array().unwrap();
+        for sample in expected
+            .iter()
+            .filter_map(|test| test["exp_samples"].as_array())
+            .flatten()
+        {
+            let alert = sample["labels"].as_str().unwrap().split('"').nth(1).unwrap();
+            set_off.insert(alert.to_owned());
+        }
+    }
+    for (alert, annotations) in alerts {
+        let runbook = format!("docs/operations.md#{}", alert.to_lowercase());
+        assert_eq!(annotations["runbook"], runbook, "{alert}");
+        assert!(!annotations["summary"].as_str().unwrap().is_empty(), "{alert}");
+        assert!(set_off.contains(alert), "no recording sets {alert} off");
+    }
+}
+
+struct Rule {
+    alert: Option<String>,
+    record: Option<String>,
+    expr: String,
+    annotations: Value,
+}
+
+fn rules() -> Vec<Rule> {
+    let rules = yaml(&root().join(RULES));
+    let groups = rules["groups"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
+    groups
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .map(|rule| Rule {
+            alert: text(&rule["alert"]),
+            record: text(&rule["record"]),
+            expr: text(&rule["expr"]).unwrap(),
+            annotations: rule["annotations"].clone(),
+        })
+        .collect()
+}
+
+fn yaml(path: &Path) -> Value {
+    let text = fs::read_to_string(path).unwrap();
+    serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// How many metrics the queries name, and which of them and of their labels `docs/metrics.md` does not.
+fn undocumented(queries: Vec<String>) -> (usize, BTreeSet<String>) {
     let documented = documented_metrics();
+    let recorded: BTreeSet<String> = rules().into_iter().filter_map(|rule| rule.record).collect();
     let mut unknown = BTreeSet::new();
     let mut seen = 0;
-    for query in queries(&read_dashboard()) {
+    for query in queries {
         let metrics = metrics_of(&query);
         assert!(!metrics.is_empty(), "no metric in {query}");
         seen += metrics.len();
         for (metric, labels) in metrics {
-            if OF_THE_SCRAPE.contains(&metric.as_str()) {
+            if OF_THE_SCRAPE.contains(&metric.as_str()) || recorded.contains(&metric) {
                 continue;
             }
             let Some(row) = documented.get(base_name(&metric, &documented)) else {
@@ -49,11 +135,7 @@ fn queries_of_the_dashboard_name_documented_metrics() {
             }
         }
     }
-    assert!(
-        seen > 20,
-        "only {seen} metrics in {DASHBOARD}: does the reader still find its queries?"
-    );
-    assert!(unknown.is_empty(), "not in docs/metrics.md: {unknown:#?}");
+    (seen, unknown)
 }
 
 #[test]
@@ -282,7 +364,7 @@ fn metrics_of(query: &str) -> Vec<(String, BTreeSet<String>)> {
             continue;
         }
         let end = rest
-            .find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+            .find(|letter: char| !letter.is_ascii_alphanumeric() && !"_:".contains(letter))
             .unwrap_or(rest.len());
         let (word, after) = rest.split_at(end);
         rest = after;
@@ -298,6 +380,7 @@ fn metrics_of(query: &str) -> Vec<(String, BTreeSet<String>)> {
             found.last_mut().unwrap().1.insert(word.to_owned());
         } else if OF_THE_SCRAPE.contains(&word)
             || word.starts_with("seawall_")
+            || word.starts_with("seawall:")
             || word.starts_with("process_")
         {
             found.push((word.to_owned(), BTreeSet::new()));

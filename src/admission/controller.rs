@@ -1,9 +1,11 @@
 //! The only door: decides over every CONNECT, and settles every seat.
 
 mod judgement;
+mod snapshot;
 
 use std::time::Duration;
 
+pub use self::snapshot::{RateCause, Snapshot};
 use super::adaptive::Adaptive;
 use super::appointments::Appointments;
 use super::breaker::{Access, State};
@@ -64,29 +66,6 @@ pub enum Released<W> {
         /// What to answer.
         refusal: Refusal,
     },
-}
-
-/// What can be seen of the controller.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Snapshot {
-    /// Tokens a second now.
-    pub rate: f64,
-    /// Tokens in the bucket now; below zero by what a dry run owes.
-    pub tokens: f64,
-    /// Seats taken.
-    pub in_flight: u32,
-    /// Seats there are: `max_in_flight`, or what the broker has shown to bear.
-    pub window: u32,
-    /// CONNECTs held.
-    pub held: usize,
-    /// Refused ones that have a slot.
-    pub appointments: usize,
-    /// Credentials that the broker has refused lately.
-    pub bad_credentials: usize,
-    /// Whether these are most of the fleet: more than there are sessions.
-    pub refuses_most: bool,
-    /// Whether a broker may be tried now.
-    pub usable: bool,
 }
 
 /// While the rate rises after a breaker has closed, it is looked at this often.
@@ -299,8 +278,12 @@ impl<W> Controller<W> {
     /// Figures for metrics and status.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let supply = self.supply(now);
+        let adaptive = self.settings.adaptive;
+        let usable = !matches!(self.brokers.access(now), Access::Shut { .. });
         Snapshot {
             rate: supply.rate,
+            cause: self.rate_cause(usable, now),
+            rate_floor: if adaptive.enabled { adaptive.min_rate } else { 0.0 },
             tokens: self.queues.tokens(now),
             in_flight: self.queues.in_flight(),
             window: supply.max_in_flight,
@@ -308,7 +291,25 @@ impl<W> Controller<W> {
             appointments: self.appointments.len(),
             bad_credentials: self.credentials.len(),
             refuses_most: self.credentials.len() > self.clients.open().max(A_FEW),
-            usable: !matches!(self.brokers.access(now), Access::Shut { .. }),
+            usable,
+            dry_run: self.settings.dry_run,
+        }
+    }
+
+    fn rate_cause(&self, usable: bool, now: Moment) -> RateCause {
+        let (adaptive, rate) = (self.settings.adaptive, self.adaptive.rate());
+        if !usable {
+            RateCause::NoBroker
+        } else if self.rises(now) {
+            RateCause::SlowStart
+        } else if !adaptive.enabled {
+            RateCause::Fixed
+        } else if rate <= adaptive.min_rate {
+            RateCause::Floor
+        } else if rate >= adaptive.max_rate {
+            RateCause::Ceiling
+        } else {
+            RateCause::Found
         }
     }
 

@@ -2,6 +2,7 @@
 //! mistake in any of them is found in one go, and what comes out is legal: a [`Config`] that exists can be run.
 
 mod address;
+mod agreement;
 mod checks;
 mod file;
 mod files;

@@ -17,7 +17,7 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
 use self::brokers::Upstream;
-use self::families::{Admission, Audit, Clients, Gate, add, build_info};
+use self::families::{Admission, Audit, Clients, Gate, add, build_info, config_hash};
 use self::files::Files;
 use super::ending::{Attempt, Counted, Ending, Phase};
 use super::labels::{Each, EachLane, Label};
@@ -37,6 +37,7 @@ pub struct Metrics {
     lanes: EachLane<String>,
     files: Files,
     audit: Audit,
+    config_hash: IntGauge,
 }
 
 /// Figures since the start of the process, for `/status`: the same that `/metrics` shows. Keys are the label values.
@@ -62,6 +63,7 @@ impl Metrics {
         let registry = Registry::new();
         registry.register(Box::new(ProcessCollector::for_self()))?;
         build_info(&registry)?;
+        let config_hash = config_hash(&registry)?;
         let clients = Clients::new(&registry)?;
         let gate = Gate::new(&registry)?;
         let admission = Admission::new(&registry, lanes)?;
@@ -75,6 +77,7 @@ impl Metrics {
             lanes: EachLane::build(lanes, ToOwned::to_owned),
             files,
             audit: Audit::new(&registry)?,
+            config_hash,
             registry,
         }))
     }
@@ -140,6 +143,18 @@ impl Metrics {
     /// The gate as it is now: to be told before a scrape.
     pub fn gate(&self, handshakes: gate::Snapshot, sources: sources::Snapshot) {
         self.gate.set(handshakes, sources);
+    }
+
+    /// How many connections may be open at a time.
+    pub fn limit(&self, connections: usize) {
+        self.clients
+            .limit
+            .set(i64::try_from(connections).unwrap_or(i64::MAX));
+    }
+
+    /// The settings in effect, as a hash of those that replicas should have in common.
+    pub fn configured(&self, hash: u32) {
+        self.config_hash.set(i64::from(hash));
     }
 
     /// Whether the broker with this index can be used, as far as is known, and its breaker. All count as up and closed
@@ -224,6 +239,7 @@ impl Metrics {
     /// The Prometheus text exposition format, version 0.0.4, with the controller's figures as they are in `snapshot`.
     pub fn render(&self, snapshot: Snapshot) -> Result<String, prometheus::Error> {
         self.admission.rate.set(snapshot.rate);
+        self.admission.rate_floor.set(snapshot.rate_floor);
         self.admission.tokens.set(snapshot.tokens);
         self.admission.in_flight.set(i64::from(snapshot.in_flight));
         self.admission.window.set(i64::from(snapshot.window));

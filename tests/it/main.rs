@@ -24,6 +24,7 @@ mod rig;
 
 mod admin;
 mod admission;
+mod alerts;
 mod brokers;
 mod certificates;
 mod connect;

@@ -39,6 +39,7 @@ pub(super) struct Clients {
     pub(super) bytes_up: IntCounter,
     pub(super) bytes_down: IntCounter,
     pub(super) closed: Each<Side, Each<Phase, IntCounter>>,
+    pub(super) limit: IntGauge,
 }
 
 impl Clients {
@@ -97,6 +98,11 @@ impl Clients {
             bytes_up: bytes.with_label_values(&["up"]),
             bytes_down: bytes.with_label_values(&["down"]),
             closed: each_pair(&closed),
+            limit: gauge(
+                registry,
+                "seawall_connections_limit",
+                "Connections that may be open at a time",
+            )?,
         })
     }
 
@@ -170,6 +176,7 @@ pub(super) struct Admission {
     pub(super) dry_run: Each<Reason, IntCounter>,
     pub(super) hold_seconds: Histogram,
     pub(super) rate: Gauge,
+    pub(super) rate_floor: Gauge,
     pub(super) tokens: Gauge,
     pub(super) in_flight: IntGauge,
     pub(super) window: IntGauge,
@@ -204,6 +211,10 @@ impl Admission {
         )
         .buckets(HOLD_BUCKETS.to_vec());
         let rate = Gauge::new("seawall_admission_rate", "Tokens a second now")?;
+        let rate_floor = Gauge::new(
+            "seawall_admission_rate_floor",
+            "Tokens a second below which admission.adaptive does not go, 0 where it is off",
+        )?;
         let tokens = Gauge::new("seawall_admission_tokens", "Tokens in the bucket now")?;
         let in_flight = IntGauge::new(
             "seawall_upstream_in_flight",
@@ -223,6 +234,7 @@ impl Admission {
             dry_run: each(&dry_run),
             hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
             rate: registered(registry, rate)?,
+            rate_floor: registered(registry, rate_floor)?,
             tokens: registered(registry, tokens)?,
             in_flight: registered(registry, in_flight)?,
             window: gauge(
@@ -324,6 +336,15 @@ impl Audit {
             failing: registered(registry, failing)?,
         })
     }
+}
+
+/// Registers what tells replicas with different settings apart.
+pub(super) fn config_hash(registry: &Registry) -> Result<IntGauge, prometheus::Error> {
+    gauge(
+        registry,
+        "seawall_config_hash",
+        "A hash of the settings that replicas should have in common",
+    )
 }
 
 /// Registers what says which build runs.

@@ -90,6 +90,13 @@ impl Metrics {
         self.matching(name, labels).next().is_some()
     }
 
+    /// Every sample: name, labels, value.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[(String, String)], f64)> {
+        self.0
+            .iter()
+            .map(|sample| (sample.name.as_str(), sample.labels.as_slice(), sample.value))
+    }
+
     /// Every name there is.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.0.iter().map(|sample| sample.name.as_str()).collect();
