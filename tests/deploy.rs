@@ -174,28 +174,87 @@ fn panels_of_the_dashboard_are_whole_and_do_not_overlap() {
 }
 
 #[test]
-fn files_that_compose_mounts_exist() {
+fn files_and_volumes_that_compose_mounts_exist() {
     let folder = root().join("deploy/compose");
-    let text = fs::read_to_string(folder.join("docker-compose.yml")).unwrap();
-    let mounted: Vec<PathBuf> = text
-        .lines()
-        .filter_map(|line| {
-            line.trim()
-                .trim_start_matches("volumes: [")
-                .trim_start_matches("- ")
-                .split_once(":/")
-        })
-        .map(|(source, _)| source.trim_matches('"'))
-        .filter(|source| source.starts_with('.'))
-        .map(|source| folder.join(source))
-        .collect();
+    let compose = yaml(&folder.join("docker-compose.yml"));
+    let mounts = mounts(&compose);
     assert!(
-        mounted.len() >= 5,
-        "only {mounted:?}: does the reader still find the mounts?"
+        mounts.len() >= 9,
+        "only {mounts:?}: does the reader still find the mounts?"
     );
-    for path in mounted {
-        assert!(path.exists(), "{} does not exist", path.display());
+    for (service, source, _) in &mounts {
+        if source.starts_with('.') {
+            assert!(
+                folder.join(source).exists(),
+                "{service} mounts {source}, which does not exist"
+            );
+        } else {
+            assert!(
+                compose["volumes"].get(source).is_some(),
+                "{service} mounts {source}, which is no volume"
+            );
+        }
     }
+    for (name, service) in compose["services"].as_object().unwrap() {
+        assert!(service["image"].is_string(), "{name} has no image");
+        let needed = match &service["depends_on"] {
+            Value::Array(names) => names.iter().map(|name| name.as_str().unwrap()).collect(),
+            Value::Object(names) => names.keys().map(String::as_str).collect(),
+            _ => Vec::new(),
+        };
+        for other in needed {
+            assert!(
+                compose["services"].get(other).is_some(),
+                "{name} depends on {other}"
+            );
+        }
+    }
+}
+
+/// What is mounted where, against where the programs look.
+#[test]
+fn prometheus_finds_its_rules_and_grafana_its_dashboard() {
+    let deploy = root().join("deploy");
+    let compose = yaml(&deploy.join("compose/docker-compose.yml"));
+    let mounts = mounts(&compose);
+    let is_mounted = |service: &str, source: &str, target: &str| {
+        mounts
+            .iter()
+            .any(|(by, from, to)| by == service && from.ends_with(source) && to == target)
+    };
+    let prometheus = yaml(&deploy.join("prometheus/prometheus.yml"));
+    assert!(is_mounted(
+        "prometheus",
+        "prometheus/prometheus.yml",
+        "/etc/prometheus/prometheus.yml"
+    ));
+    for file in prometheus["rule_files"].as_array().unwrap() {
+        let file = file.as_str().unwrap();
+        assert!(deploy.join("prometheus").join(file).exists());
+        let target = format!("/etc/prometheus/{file}");
+        assert!(
+            is_mounted("prometheus", &format!("prometheus/{file}"), &target),
+            "{file}"
+        );
+    }
+    assert_eq!(prometheus["scrape_configs"][0]["job_name"], "seawall");
+
+    let provisioning = deploy.join("grafana/provisioning");
+    let source = &yaml(&provisioning.join("datasources/prometheus.yml"))["datasources"][0];
+    assert_eq!(source["type"], "prometheus");
+    assert_eq!(source["url"], "http://prometheus:9090");
+    assert!(compose["services"].get("prometheus").is_some());
+    let provider = &yaml(&provisioning.join("dashboards/seawall.yml"))["providers"][0];
+    let folder = provider["options"]["path"].as_str().unwrap();
+    let dashboard = format!("{folder}/seawall.json");
+    assert!(is_mounted("grafana", "grafana/seawall.json", &dashboard));
+    assert!(is_mounted(
+        "grafana",
+        "grafana/provisioning",
+        "/etc/grafana/provisioning"
+    ));
+    let home = &compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"];
+    assert_eq!(*home, dashboard);
 }
 
 #[test]
@@ -208,13 +267,14 @@ fn ports_of_the_trial_stack_fit_together() {
     let broker = seawall["upstream"]["servers"][0].as_str().unwrap();
     let (broker_name, broker_port) = broker.rsplit_once(':').unwrap();
 
-    let compose = read("compose/docker-compose.yml");
+    let compose = yaml(&folder.join("compose/docker-compose.yml"));
     assert!(
-        compose.contains(&format!("\n  {broker_name}:\n")),
+        compose["services"].get(broker_name).is_some(),
         "compose has no service `{broker_name}`"
     );
+    let ports = compose["services"]["seawall"]["ports"].as_array().unwrap();
     assert!(
-        compose.contains(&format!("127.0.0.1:{admin_port}:{admin_port}")),
+        ports.contains(&format!("127.0.0.1:{admin_port}:{admin_port}").into()),
         "the admin port is not published"
     );
     assert!(
@@ -222,8 +282,32 @@ fn ports_of_the_trial_stack_fit_together() {
             .lines()
             .any(|line| line == format!("listener {broker_port}"))
     );
-    assert!(read("prometheus/prometheus.yml").contains(&format!("seawall:{admin_port}")));
-    assert!(read("grafana/provisioning/datasources/prometheus.yml").contains("uid: prometheus"));
+    let prometheus = yaml(&folder.join("prometheus/prometheus.yml"));
+    let targets = &prometheus["scrape_configs"][0]["static_configs"][0]["targets"];
+    assert_eq!(targets[0], format!("seawall:{admin_port}"));
+    for (name, service) in compose["services"].as_object().unwrap() {
+        for port in service["ports"].as_array().into_iter().flatten() {
+            let port = port.as_str().unwrap();
+            assert!(
+                name == "seawall" || port.starts_with("127.0.0.1:"),
+                "{name} publishes {port} to everybody"
+            );
+        }
+    }
+}
+
+/// Service, source and target of every mount.
+fn mounts(compose: &Value) -> Vec<(String, String, String)> {
+    let services = compose["services"].as_object().unwrap().iter();
+    services
+        .flat_map(|(name, service)| {
+            let volumes = service["volumes"].as_array().into_iter().flatten();
+            volumes.map(move |volume| {
+                let mut parts = volume.as_str().unwrap().split(':').map(ToOwned::to_owned);
+                (name.clone(), parts.next().unwrap(), parts.next().unwrap())
+            })
+        })
+        .collect()
 }
 
 #[test]

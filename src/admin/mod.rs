@@ -1,7 +1,11 @@
-//! `/metrics`, `/healthz`, `/readyz`, `/status`, on a thread of its own so that a scrape is answered during a storm.
+//! `/metrics`, `/healthz`, `/readyz`, `/status` and the live page, on a thread of its own so that a scrape is answered
+//! during a storm.
 //!
 //! Nothing here changes anything, and nothing here can hold up a connection: the data path is only read from.
 
+mod body;
+mod live;
+mod page;
 mod server;
 mod status;
 
@@ -10,6 +14,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
+use self::page::LivePage;
 pub use self::server::Handle;
 use crate::admission::controller::Snapshot;
 use crate::telemetry::metrics::Metrics;
@@ -85,6 +90,7 @@ pub fn start(
             metrics,
             state,
             started,
+            live_page: LivePage::new(),
         },
     )
     .map_err(AdminError::Thread)
@@ -95,6 +101,7 @@ struct Pages {
     metrics: Arc<Metrics>,
     state: Arc<dyn State>,
     started: Instant,
+    live_page: LivePage,
 }
 
 /// A page, before it becomes HTTP.
@@ -115,7 +122,11 @@ impl Pages {
                 Err(reason) => Page::text(503, format!("{}\n", reason.word())),
             },
             "/status" => self.status_page(),
-            "/" => Page::text(200, INDEX),
+            "/" => Page {
+                status: 200,
+                content_type: "text/html; charset=utf-8",
+                body: self.live_page.document.clone(),
+            },
             _ => return None,
         })
     }
@@ -152,15 +163,6 @@ impl Page {
         }
     }
 }
-
-const INDEX: &str = "\
-seawall
-
-/metrics  for Prometheus
-/status   the same figures as JSON, for people and scripts
-/readyz   200: send clients here; 503: draining, or no broker is usable
-/healthz  200 while the process lives
-";
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, RETRY_AFTER,
+    X_CONTENT_TYPE_OPTIONS,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -19,8 +21,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 
+use super::body::{Answer, Deadline};
+use super::live::{self, Live};
 use super::{Page, Pages};
 
 /// Two Prometheus servers, an orchestrator's probes and a handful of browsers need ten; with more the next ones wait
@@ -28,8 +32,8 @@ use super::{Page, Pages};
 const MAX_CONNECTIONS: usize = 64;
 /// A request's header comes in one segment from any client that we know; below a prober's usual 10 s.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Accept to the last byte of the answer, for a reader that does not read; the default of Prometheus' scrape timeout.
-const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Where the live page listens for what is new.
+const EVENTS: &str = "/events";
 /// Largest request header in bytes. hyper takes no less than 8 KiB.
 const MAX_HEADER: usize = 16 * 1024;
 /// After an `accept` that failed, most likely for want of descriptors: long enough not to spin, short enough for a probe.
@@ -85,13 +89,20 @@ impl Drop for Handle {
 
 async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
+    let live = Arc::new(Live::default());
+    let mut clock = interval(live::EVERY);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         tokio::select! {
             _ = &mut stopped => return,
+            _ = clock.tick() => {
+                // What panics here would panic a scrape as well, which says so.
+                let _ = catch_unwind(AssertUnwindSafe(|| live.look(&pages)));
+            }
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((socket, _)) => {
-                    connections.spawn(timeout(EXCHANGE_TIMEOUT, exchange(socket, Arc::clone(&pages))));
+                    connections.spawn(exchange(socket, Arc::clone(&pages), Arc::clone(&live)));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "admin accept failed");
@@ -102,9 +113,10 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped
     }
 }
 
-async fn exchange(socket: TcpStream, pages: Arc<Pages>) {
+async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
+    let deadline = Deadline::new();
     let service = service_fn(|request| {
-        let answer = answer(&request, &pages);
+        let answer = answer(&request, &pages, &live, &deadline);
         async move { Ok::<_, Infallible>(answer) }
     });
     let mut http = http1::Builder::new();
@@ -113,34 +125,80 @@ async fn exchange(socket: TcpStream, pages: Arc<Pages>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER);
-    if let Err(error) = http.serve_connection(TokioIo::new(socket), service).await {
-        tracing::debug!(%error, "admin connection ended");
+    let serving = http.serve_connection(TokioIo::new(socket), service);
+    tokio::pin!(serving);
+    loop {
+        let until = deadline.at();
+        tokio::select! {
+            ended = &mut serving => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "admin connection ended");
+                }
+                return;
+            }
+            () = sleep_until(until) => {
+                if deadline.at() <= until {
+                    return;
+                }
+            }
+        }
     }
 }
 
-fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, pages: &Pages, live: &Live, deadline: &Deadline) -> Response<Answer> {
     let path = request.uri().path();
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if path == EVENTS && reads {
+        return events(pages, live, deadline);
+    }
     let page = catch_unwind(AssertUnwindSafe(|| pages.page(path)))
         .unwrap_or_else(|_| Some(Page::text(500, "this page has panicked, see the log\n")));
-    let Some(page) = page else {
+    let Some(page) = page.or_else(|| (path == EVENTS).then(|| Page::text(405, ""))) else {
         return response(Page::text(404, "no such page\n"));
     };
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !reads {
         let mut refusal = response(Page::text(405, "GET and HEAD only\n"));
         refusal
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
-    response(page)
+    let mut response = response(page);
+    if path == "/"
+        && let Ok(policy) = HeaderValue::from_str(&pages.live_page.policy)
+    {
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
 }
 
-fn response(page: Page) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(page.body)));
+fn events(pages: &Pages, live: &Live, deadline: &Deadline) -> Response<Answer> {
+    let watching = catch_unwind(AssertUnwindSafe(|| live.watch(pages)))
+        .ok()
+        .flatten();
+    let Some(events) = watching else {
+        let mut refusal = response(Page::text(503, "too many watch: close a page elsewhere\n"));
+        refusal
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from_static("5"));
+        return refusal;
+    };
+    let mut response = response(Page {
+        status: 200,
+        content_type: "text/event-stream",
+        body: String::new(),
+    });
+    *response.body_mut() = Answer::Events(events, deadline.clone());
+    response
+}
+
+fn response(page: Page) -> Response<Answer> {
+    let mut response = Response::new(Answer::Whole(Some(Bytes::from(page.body))));
     *response.status_mut() = StatusCode::from_u16(page.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     response
 }

@@ -1,11 +1,13 @@
 //! What can be seen: metrics, audit, log, and the [`ending::Ending`] from which all three are written.
 
 pub mod audit;
+pub mod crowd;
 pub mod ending;
 mod labels;
 pub mod log;
 pub mod metrics;
 mod phase;
+pub mod storm;
 
 use std::sync::Arc;
 use std::time::SystemTime;

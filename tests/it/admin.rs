@@ -1,9 +1,14 @@
 //! What an operator scrapes.
 
 use crate::rig::stub::nobody;
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, http, within};
-use std::time::Duration;
+use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, http, long, report, within};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 /// The contract's names, as far as they are built.
 const NAMES: [&str; 20] = [
@@ -187,4 +192,132 @@ async fn idle_visitors_do_not_block_the_scrape() {
         daemon.metrics(),
     )
     .await;
+}
+
+/// Every id comes from a source of its own, behind a balancer; most sources only look in. All ids in `--long` alone:
+/// a handshake each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifty_thousand_ids_and_ten_thousand_sources_leave_the_series_alone() {
+    const SOURCES: usize = 10_000;
+    const AT_A_TIME: usize = 32;
+    let ids = if long() { 50_000 } else { 1_000 };
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(
+        &scene,
+        broker.address(),
+        &[
+            ("listen.proxy_protocol", "\"required\""),
+            ("listen.trusted_proxies", "[\"127.0.0.0/8\"]"),
+            // A source is remembered until its bucket is full again.
+            ("admission.per_source.rate", "0.01"),
+            ("admission.per_source.burst", "1000"),
+            ("admission.per_client.rate", "1000"),
+        ],
+    );
+    let before = series(&daemon).await;
+    let address = daemon.address();
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for _ in 0..AT_A_TIME {
+        let next = Arc::clone(&next);
+        clients.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= ids.max(SOURCES) {
+                    return;
+                }
+                let mut socket = TcpStream::connect(address).await.unwrap();
+                // A port that waits for its end is missing to the next.
+                socket.set_zero_linger().unwrap();
+                let (high, low) = (number % SOURCES / 256, number % 256);
+                let header = format!("PROXY TCP4 10.9.{high}.{low} 192.0.2.1 4711 8883\r\n");
+                socket.write_all(header.as_bytes()).await.unwrap();
+                if number < ids {
+                    let mut device = Device::over(socket).await.unwrap();
+                    let id = format!("label-{number}");
+                    device.send(&Connect::v311(&id).bytes()).await;
+                    device.packet().await;
+                    device.reset();
+                } else {
+                    // Long enough to be read.
+                    socket.write_all(&[0x16, 3, 1]).await.unwrap();
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            }
+        });
+    }
+    clients.join_all().await;
+    daemon
+        .metrics_until("all have gone", |metrics| {
+            metrics.sum("seawall_connections_open", &[]) == 0.0
+        })
+        .await;
+    let metrics = daemon.metrics().await;
+    assert_eq!(
+        metrics.sum("seawall_connects_total", &[("decision", "admitted")]),
+        ids as f64
+    );
+    let sources = metrics.sum("seawall_sources", &[]);
+    report(&format!(
+        "{ids} client ids, {sources} sources, {} series",
+        before.len()
+    ));
+    assert!(
+        sources >= 0.9 * SOURCES as f64,
+        "only {sources} sources were seen"
+    );
+    assert_eq!(series(&daemon).await, before);
+}
+
+async fn series(daemon: &Daemon) -> BTreeSet<String> {
+    let answer = http::get(daemon.admin(), "/metrics").await;
+    let lines = answer.body.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap().0.to_owned())
+        .collect()
+}
+
+/// Most of them stop before TLS, which is a descriptor each; the collector looks at every one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scrape_takes_less_than_five_milliseconds_with_nine_thousand_connections_open() {
+    const OPEN: usize = 9_000;
+    const SESSIONS: usize = 500;
+    const LIMIT: Duration = Duration::from_millis(5);
+    seawall::listener::raise_descriptor_limit();
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(
+        &scene,
+        broker.address(),
+        &[
+            ("handshake.timeout", "\"10m\""),
+            ("handshake.max_waiting", "20000"),
+        ],
+    );
+    let mut sessions = Vec::new();
+    for number in 0..SESSIONS {
+        let id = format!("session-{number}");
+        sessions.push(Device::join(&daemon, Connect::v311(&id)).await);
+    }
+    let mut idle = Vec::new();
+    for _ in SESSIONS..OPEN {
+        idle.push(TcpStream::connect(daemon.address()).await.unwrap());
+    }
+    eventually("all are accepted", || daemon.descriptors() >= OPEN + SESSIONS).await;
+    let mut took = Vec::new();
+    for _ in 0..21 {
+        let from = Instant::now();
+        let answer = http::get(daemon.admin(), "/metrics").await;
+        took.push(from.elapsed());
+        assert!(answer.body.contains("seawall_connections_open"));
+    }
+    took.sort();
+    report(&format!(
+        "a scrape with {OPEN} connections: median {:.2?}, slowest {:.2?}",
+        took[10], took[20]
+    ));
+    let open = daemon.metrics().await.sum("seawall_connections_open", &[]);
+    assert_eq!(open, OPEN as f64);
+    assert!(took[10] < LIMIT, "{took:?}");
 }

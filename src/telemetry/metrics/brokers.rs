@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
 
+use super::BrokerTotals;
 use super::families::{counters, histograms, registered};
 use crate::telemetry::labels::EachCode;
 
@@ -67,6 +68,20 @@ impl Upstream {
             }
         };
         Ok(servers.iter().map(upstream).collect())
+    }
+
+    pub(super) fn totals(&self) -> BrokerTotals {
+        BrokerTotals {
+            name: self.name.clone(),
+            up: self.up.get() == 1,
+            breaker: match self.breaker.get() {
+                0 => "closed",
+                1 => "half-open",
+                _ => "open",
+            },
+            connacks: self.connack_seconds.get_sample_count(),
+            seconds: self.connack_seconds.get_sample_sum(),
+        }
     }
 
     pub(super) fn connack(&self, code: u8, latency: Duration) {

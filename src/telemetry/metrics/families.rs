@@ -1,31 +1,19 @@
 //! Every metric: its name, its labels, its buckets.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
 };
 
 use crate::admission::{gate, sources};
-use crate::mqtt::Protocol;
-use crate::reason::Reason;
-use crate::telemetry::ending::{Attempt, Decision, Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
-use crate::telemetry::labels::{
-    DecisionLabel, Each, EachLane, HandshakeOutcome, HandshakeVersion, Label, Shed,
-};
+use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, Phase, Side};
+use crate::telemetry::labels::{Each, HandshakeOutcome, HandshakeVersion, Label, Shed};
 
 /// Seconds. A LAN does a handshake in 1 to 3 ms, a cellular modem in two or three round trips of 100 to 600 ms. Above
 /// that the bounds are what clients wait before they give up (4 s old is late, 5, 10, 15) and our own deadline, 15 s.
 const HANDSHAKE_BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 15.0,
-];
-
-/// Seconds. A hold is of use below the patience of clients: fine up to 5 s, then the patience of the calmer ones (10,
-/// 15, 30, 60 s).
-const HOLD_BUCKETS: [f64; 13] = [
-    0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 30.0, 60.0,
 ];
 
 /// The side of the devices: sockets, handshakes, sessions.
@@ -169,149 +157,6 @@ impl Gate {
     }
 }
 
-/// What became of the CONNECTs, and the controller.
-pub(super) struct Admission {
-    pub(super) connects: Each<DecisionLabel, Each<Protocol, EachLane<IntCounter>>>,
-    pub(super) refused: Each<Reason, EachLane<IntCounter>>,
-    pub(super) dry_run: Each<Reason, IntCounter>,
-    pub(super) hold_seconds: Histogram,
-    pub(super) rate: Gauge,
-    pub(super) rate_floor: Gauge,
-    pub(super) tokens: Gauge,
-    pub(super) in_flight: IntGauge,
-    pub(super) window: IntGauge,
-    pub(super) appointments: IntGauge,
-    pub(super) bad_credentials: IntGauge,
-    pub(super) bad_credentials_alarm: IntGauge,
-}
-
-impl Admission {
-    pub(super) fn new(registry: &Registry, lanes: &[String]) -> Result<Self, prometheus::Error> {
-        let connects = counters(
-            registry,
-            "seawall_connects_total",
-            "Connections that got past TLS, by what became of their CONNECT",
-            &["decision", "protocol", "lane"],
-        )?;
-        let refused = counters(
-            registry,
-            "seawall_refused_total",
-            "CONNECTs that Seawall answered itself",
-            &["reason", "lane"],
-        )?;
-        let dry_run = counters(
-            registry,
-            "seawall_dry_run_total",
-            "CONNECTs admitted in a dry run that would have been refused",
-            &["reason"],
-        )?;
-        let hold = HistogramOpts::new(
-            "seawall_hold_seconds",
-            "How long held CONNECTs waited, whatever the end",
-        )
-        .buckets(HOLD_BUCKETS.to_vec());
-        let rate = Gauge::new("seawall_admission_rate", "Tokens a second now")?;
-        let rate_floor = Gauge::new(
-            "seawall_admission_rate_floor",
-            "Tokens a second below which admission.adaptive does not go, 0 where it is off",
-        )?;
-        let tokens = Gauge::new("seawall_admission_tokens", "Tokens in the bucket now")?;
-        let in_flight = IntGauge::new(
-            "seawall_upstream_in_flight",
-            "CONNECTs sent to a broker without an answer",
-        )?;
-        Ok(Self {
-            connects: Each::build(|decision: DecisionLabel| {
-                Each::build(|protocol: Protocol| {
-                    EachLane::build(lanes, |lane| {
-                        connects.with_label_values(&[decision.word(), protocol.word(), lane])
-                    })
-                })
-            }),
-            refused: Each::build(|reason: Reason| {
-                EachLane::build(lanes, |lane| refused.with_label_values(&[reason.word(), lane]))
-            }),
-            dry_run: each(&dry_run),
-            hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
-            rate: registered(registry, rate)?,
-            rate_floor: registered(registry, rate_floor)?,
-            tokens: registered(registry, tokens)?,
-            in_flight: registered(registry, in_flight)?,
-            window: gauge(
-                registry,
-                "seawall_admission_window",
-                "CONNECTs that may be in flight now",
-            )?,
-            appointments: gauge(
-                registry,
-                "seawall_appointments",
-                "Refused clients that have a slot",
-            )?,
-            bad_credentials: gauge(
-                registry,
-                "seawall_bad_credentials",
-                "Credentials that the brokers have refused lately",
-            )?,
-            bad_credentials_alarm: gauge(
-                registry,
-                "seawall_bad_credentials_alarm",
-                "1 while the brokers refuse the credentials of most of the fleet",
-            )?,
-        })
-    }
-
-    pub(super) fn decision(&self, decision: Decision, attempt: &Attempt) {
-        let (protocol, lane) = (attempt.protocol, attempt.lane);
-        add(
-            self.connects
-                .get(decision.into())
-                .and_then(|protocols| protocols.get(protocol))
-                .map(|lanes| lanes.get(lane)),
-            1,
-        );
-        if let Some(held) = attempt.held {
-            measure(Some(&self.hold_seconds), held);
-        }
-        match decision {
-            Decision::Refused(reason) | Decision::Invalid(Some(reason)) => {
-                add(self.refused.get(reason).map(|lanes| lanes.get(lane)), 1);
-            }
-            Decision::Admitted {
-                would_refuse: Some(reason),
-            } => add(self.dry_run.get(reason), 1),
-            Decision::Admitted { would_refuse: None }
-            | Decision::Invalid(None)
-            | Decision::TimedOut
-            | Decision::Left => {}
-        }
-    }
-}
-
-impl Admission {
-    /// Of all protocols and lanes.
-    pub(super) fn decisions(&self) -> BTreeMap<&'static str, u64> {
-        let sum = |protocols: &Each<Protocol, EachLane<IntCounter>>| {
-            protocols.iter().map(|(_, lanes)| total(lanes)).sum()
-        };
-        self.connects
-            .iter()
-            .map(|(decision, protocols)| (decision, sum(protocols)))
-            .collect()
-    }
-
-    /// Of all lanes.
-    pub(super) fn refusals(&self) -> BTreeMap<&'static str, u64> {
-        self.refused
-            .iter()
-            .map(|(reason, lanes)| (reason, total(lanes)))
-            .collect()
-    }
-}
-
-fn total(lanes: &EachLane<IntCounter>) -> u64 {
-    lanes.iter().map(IntCounter::get).sum()
-}
-
 /// The audit log.
 pub(in crate::telemetry) struct Audit {
     pub(in crate::telemetry) records: IntCounter,
@@ -363,11 +208,11 @@ pub(super) fn registered<C: prometheus::core::Collector + Clone + 'static>(
     Ok(collector)
 }
 
-fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+pub(super) fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
     registered(registry, IntCounter::new(name, help)?)
 }
 
-fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+pub(super) fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
     registered(registry, IntGauge::new(name, help)?)
 }
 
@@ -397,7 +242,7 @@ pub(super) fn each<L: Label>(counters: &IntCounterVec) -> Each<L, IntCounter> {
     Each::build(|label: L| counters.with_label_values(&[label.word()]))
 }
 
-fn each_pair<A: Label, B: Label>(counters: &IntCounterVec) -> Each<A, Each<B, IntCounter>> {
+pub(super) fn each_pair<A: Label, B: Label>(counters: &IntCounterVec) -> Each<A, Each<B, IntCounter>> {
     Each::build(|outer: A| Each::build(|inner: B| counters.with_label_values(&[outer.word(), inner.word()])))
 }
 
@@ -413,7 +258,7 @@ fn set(gauge: Option<&IntGauge>, value: usize) {
     }
 }
 
-fn measure(histogram: Option<&Histogram>, span: Duration) {
+pub(super) fn measure(histogram: Option<&Histogram>, span: Duration) {
     if let Some(histogram) = histogram {
         histogram.observe(span.as_secs_f64());
     }
