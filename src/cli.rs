@@ -1,5 +1,6 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
+mod plan;
 mod storm;
 
 use std::io::{self, Write};
@@ -15,6 +16,7 @@ use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::fleet::certificates::{self, Certificates, CertificatesError};
 use crate::fleet::demo::{self, DemoError};
+use crate::fleet::plan::ScenarioError;
 use crate::reconnect::Policy;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
@@ -59,6 +61,10 @@ enum Command {
     /// Fills the target, breaks the connections, and measures the return: a live line a second, a table at the end.
     /// Ctrl-C ends with the report so far. Exit 0 if all devices were back, 1 if not. See docs/storm.md.
     Storm(Box<StormFlags>),
+    /// A fleet and its broker in virtual time: what a storm would do, with and without the proxy
+    ///
+    /// No socket is opened. The same policies and the same admission as on the wire, up to 10 million devices.
+    Plan(Box<plan::PlanFlags>),
     /// Write a throw-away CA, server and client certificate for trials
     Certs {
         /// Folder for the PEM files; made where it is missing
@@ -125,6 +131,16 @@ enum Failure {
     Demo(#[from] DemoError),
     #[error(transparent)]
     Storm(#[from] StormFailure),
+    Scenario(#[from] ScenarioError),
+    #[error("--sweep: {0}")]
+    Sweep(String),
+    #[error("{}: {error}", path.display())]
+    File {
+        /// That was to be written.
+        path: PathBuf,
+        /// Why it was not.
+        error: io::Error,
+    },
     #[error("the fleet did not come back")]
     NotBack,
     #[error(transparent)]
@@ -151,9 +167,12 @@ impl Failure {
         match self {
             Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
             Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
-            Self::Output(_) | Self::Randomness(_) | Self::Runtime(_) | Self::Demo(DemoError::System(_)) => {
-                SYSTEM
-            }
+            Self::Scenario(_) | Self::Sweep(_) => USAGE,
+            Self::Output(_)
+            | Self::File { .. }
+            | Self::Randomness(_)
+            | Self::Runtime(_)
+            | Self::Demo(DemoError::System(_)) => SYSTEM,
             Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
                 CertificatesError::Name { .. } => USAGE,
                 CertificatesError::Foreign { .. } => FAILED,
@@ -198,6 +217,7 @@ fn run() -> ExitCode {
         Command::Check { configuration, print } => check(configuration, print),
         Command::Demo(flags) => demo(flags),
         Command::Storm(flags) => storm(*flags),
+        Command::Plan(flags) => plan::plan(&flags),
         Command::Certs { out, name } => certs(&out, &name),
         Command::Secret => secret(),
     };

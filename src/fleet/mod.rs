@@ -11,6 +11,7 @@ pub mod identity;
 pub mod mix;
 pub mod outcome;
 mod packet;
+pub mod plan;
 pub mod population;
 mod session;
 pub mod storm;

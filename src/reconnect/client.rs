@@ -225,14 +225,9 @@ impl Reconnect {
         cap.saturating_sub(up_to(cap / SPREAD_AT_CAP, &mut self.random))
     }
 
-    /// The broker's own time counts those that it has promised already, so that little is put on top: up to a tenth,
-    /// and no more than the base, against those who were told the same in the same instant.
     fn after(&mut self, retry_after: Duration) -> Duration {
-        let asked = retry_after
-            .min(self.settings.longest_retry_after)
-            .max(SHORTEST_RETRY_AFTER);
-        let spread = (asked / 10).min(self.settings.schedule.base());
-        asked.saturating_add(up_to(spread, &mut self.random))
+        let asked = retry_after.min(self.settings.longest_retry_after);
+        promised(asked, &self.settings.schedule, &mut self.random)
     }
 
     fn wait(&mut self, delay: Duration, reason: Reason, now: Moment, audit: &mut impl Audit) -> Wait {
@@ -256,6 +251,14 @@ impl Reconnect {
             clean: self.clean,
         }
     }
+}
+
+/// The wait of a client that was told `retry_after`. The broker's own time counts those that it has promised already, so that
+/// little is put on top: up to a tenth, and no more than the base, against those who were told the same in the same instant.
+pub fn promised(retry_after: Duration, schedule: &Schedule, random: &mut fastrand::Rng) -> Duration {
+    let asked = retry_after.max(SHORTEST_RETRY_AFTER);
+    let spread = (asked / 10).min(schedule.base());
+    asked.saturating_add(up_to(spread, random))
 }
 
 fn up_to(most: Duration, random: &mut fastrand::Rng) -> Duration {

@@ -16,7 +16,7 @@ mod tests;
 
 pub use audit::{Audit, Outcome, Record};
 pub use cause::{Cause, Lasting};
-pub use client::{Endurance, Next, Reason, Reconnect, Settings, Wait};
+pub use client::{Endurance, Next, Reason, Reconnect, Settings, Wait, promised};
 pub use limit::{HostLimit, ProcessLimit, Rate};
 pub use schedule::{Backoff, Policy, Schedule, ScheduleError, UnknownPolicy};
 pub use stream::{from_entropy, from_seed};

@@ -1,6 +1,7 @@
 //! How long to wait before the next attempt.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -196,7 +197,8 @@ impl Schedule {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     attempt: u32,
-    previous: Option<Duration>,
+    /// The delay before, in nanoseconds: half the size of a `Duration`, and 584 years are enough.
+    previous: Option<NonZeroU64>,
 }
 
 impl Backoff {
@@ -210,9 +212,13 @@ impl Backoff {
 
     /// The delay before the next attempt, which is counted.
     pub fn next(&mut self, schedule: &Schedule, random: &mut fastrand::Rng) -> Duration {
-        let delay = schedule.delay(self.attempt, self.previous, random);
+        let previous = self
+            .previous
+            .map(|nanoseconds| Duration::from_nanos(nanoseconds.get()));
+        let delay = schedule.delay(self.attempt, previous, random);
         self.attempt = self.attempt.saturating_add(1);
-        self.previous = Some(delay);
+        // A delay of nothing bounds the next one as none does.
+        self.previous = NonZeroU64::new(nanoseconds(delay));
         delay
     }
 
@@ -229,9 +235,12 @@ impl Backoff {
 
 /// Uniform from `low` to `high` inclusive; `low` where the range is empty. Nanoseconds, up to 584 years.
 fn uniform(low: Duration, high: Duration, random: &mut fastrand::Rng) -> Duration {
-    let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let (low, high) = (nanoseconds(low), nanoseconds(high));
     Duration::from_nanos(if low < high { random.u64(low..=high) } else { low })
+}
+
+fn nanoseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -378,7 +387,7 @@ mod tests {
         fn extremes_do_not_overflow(attempt in any::<u32>(), seed in any::<u64>()) {
             for policy in Policy::ALL {
                 let schedule = Schedule::new(policy, Duration::MAX, f64::MAX, Duration::MAX).unwrap();
-                let mut backoff = Backoff { attempt, previous: Some(Duration::MAX) };
+                let mut backoff = Backoff { attempt, previous: Some(NonZeroU64::MAX) };
                 let delay = backoff.next(&schedule, &mut from_seed(seed, "device"));
                 prop_assert!(delay <= Duration::MAX);
                 prop_assert_eq!(backoff.attempts(), attempt.saturating_add(1));
