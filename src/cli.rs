@@ -14,6 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use self::storm::{StormFailure, StormFlags};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
+use crate::fleet::calibrate::CalibrationError;
 use crate::fleet::certificates::{self, Certificates, CertificatesError};
 use crate::fleet::demo::{self, DemoError};
 use crate::fleet::plan::ScenarioError;
@@ -131,7 +132,10 @@ enum Failure {
     Demo(#[from] DemoError),
     #[error(transparent)]
     Storm(#[from] StormFailure),
+    #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
     #[error("--sweep: {0}")]
     Sweep(String),
     #[error("{}: {error}", path.display())]
@@ -181,7 +185,9 @@ impl Failure {
             },
             Self::Storm(error) => error.code(),
             // A level that the configuration took is one that the log takes.
-            Self::Log(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => BUG,
+            Self::Log(_) | Self::Calibration(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => {
+                BUG
+            }
             Self::CutShort
             | Self::NotBack
             | Self::Demo(DemoError::Bystanders(_) | DemoError::NotFilled { .. }) => FAILED,

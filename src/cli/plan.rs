@@ -1,157 +1,19 @@
 //! `seawall plan`: flags → scenarios → tables and files.
 
+mod flags;
+
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
-use clap::{Args, ValueEnum};
-
+pub(super) use self::flags::PlanFlags;
+use self::flags::{Front, rate};
 use super::Failure;
-use crate::config::{self, Mistakes, Sources, duration};
-use crate::fleet::mix::{Mix, MixError, Pauses};
+use crate::config::{Mistakes, duration};
+use crate::fleet::mix::MixError;
 use crate::fleet::plan::advice::Advice;
 use crate::fleet::plan::page::{self, Run};
-use crate::fleet::plan::{
-    self, Broker, Costs, Fleet, Outage, Pattern, ProxySettings, Resumption, Scenario, Sweep, Table, charts,
-};
-
-#[derive(Args, Clone, Debug)]
-pub(super) struct PlanFlags {
-    #[command(flatten)]
-    fleet: FleetFlags,
-    #[command(flatten)]
-    outage: OutageFlags,
-    #[command(flatten)]
-    broker: BrokerFlags,
-    #[command(flatten)]
-    proxy: ProxyFlags,
-    /// End the run this long after the network is back, whoever is still out
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = duration)]
-    watch: Duration,
-    /// The same seed gives the same run
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Run once for each value of one setting: KEY=FROM..TO, KEY=FROM..TO:STEPS or KEY=VALUE,VALUE
-    ///
-    /// KEY is devices, mix, cap, base, fixed, patience, outage, capacity or servers; rate; or a key of the configuration, such
-    /// as `admission.max_wait`, whose table may be left out for `[admission]`.
-    #[arg(long, value_name = "SWEEP")]
-    sweep: Option<Sweep>,
-    /// Write a page with charts
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
-    /// Write settings and outcomes, second by second; `-` is stdout, in place of the tables
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The fleet")]
-struct FleetFlags {
-    /// Devices that lose their connections, up to 10 million
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    devices: u32,
-    /// Policy of the devices, or several by share, such as fixed:60,full:40
-    ///
-    /// fixed, exponential, proportional, full, equal, decorrelated, slot.
-    #[arg(long, value_name = "MIX", default_value = "full")]
-    mix: Mix,
-    /// Pause of devices with a fixed one
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
-    fixed: Duration,
-    /// First ceiling of the other policies
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = duration)]
-    base: Duration,
-    /// From one ceiling to the next
-    #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
-    multiplier: f64,
-    /// Longest ceiling
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
-    cap: Duration,
-    /// Dial to CONNACK, after which a device gives up
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = duration)]
-    patience: Duration,
-    /// Share that speaks MQTT 5.0, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 50.0, value_parser = percent)]
-    v5: f64,
-    /// Share of those that waits as long as `retry-after-ms` says, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
-    heeding: f64,
-    /// Share that brings a TLS ticket, in per cent
-    #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percent)]
-    resumed: f64,
-    /// Sessions that begin and end clean: `admission.cost.clean` instead of `.persistent`
-    #[arg(long)]
-    clean: bool,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The outage")]
-struct OutageFlags {
-    /// tower, cold, broker or rolling
-    ///
-    /// tower: the network is lost and comes back for all at once. cold: all lose their power and boot within --over.
-    /// broker: the broker restarts, the network stays. rolling: as tower, one after the other within --over.
-    #[arg(long, value_name = "PATTERN", default_value = "tower")]
-    pattern: Pattern,
-    /// From the loss of the connections until there is a way back
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
-    outage: Duration,
-    /// Time within which devices boot, or are hit
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = duration)]
-    over: Duration,
-    /// Round trip between devices and front; each attempt is late by up to as much again, at random
-    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = duration)]
-    round_trip: Duration,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The broker")]
-struct BrokerFlags {
-    /// Logins a second that it bears
-    #[arg(long, value_name = "R", default_value_t = 500.0, value_parser = rate)]
-    capacity: f64,
-    /// Logins that it works on side by side
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    servers: u32,
-    /// CONNECTs that it queues; beyond it one is reset
-    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
-    queue: u32,
-}
-
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "The proxy")]
-struct ProxyFlags {
-    /// What the devices connect to
-    #[arg(long, value_name = "FRONT", default_value = "both")]
-    front: Front,
-    /// CONNECTs a second that reach the broker, with a burst of one second's worth
-    ///
-    /// Short for `--set admission.rate=R --set admission.burst=R`.
-    #[arg(long, value_name = "R", value_parser = rate)]
-    rate: Option<f64>,
-    /// Configuration file whose `[admission]`, `[handshake]`, `[refusal]` and `[upstream]` count; else the defaults
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Set one key, such as `--set admission.max_wait=4s`; beats environment and file
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Cores of its machine
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
-    cores: u32,
-}
-
-/// What the devices connect to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Front {
-    /// The broker, then a Seawall in front of it.
-    Both,
-    /// The broker itself.
-    None,
-    /// A Seawall in front of it.
-    Seawall,
-}
+use crate::fleet::plan::{self, Broker, Costs, Outage, ProxySettings, Scenario, Table, charts};
 
 /// Runs `seawall plan`.
 pub(super) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
@@ -222,13 +84,14 @@ fn tables(flags: &PlanFlags, runs: &[Run]) -> String {
 
 impl PlanFlags {
     fn scenarios(&self) -> Result<Vec<(String, Scenario)>, Failure> {
+        let costs = self.proxy.costs()?;
         let Some(sweep) = &self.sweep else {
-            return Ok(self.fronts()?);
+            return Ok(self.fronts(costs)?);
         };
         let mut all = Vec::new();
         for value in &sweep.values {
             let flags = self.with(&sweep.key, value).map_err(Failure::Sweep)?;
-            for (front, scenario) in flags.fronts()? {
+            for (front, scenario) in flags.fronts(costs)? {
                 all.push((format!("{} = {value}, {front}", sweep.key), scenario));
             }
         }
@@ -262,8 +125,8 @@ impl PlanFlags {
     }
 
     /// One scenario for each front.
-    fn fronts(&self) -> Result<Vec<(String, Scenario)>, Mistakes> {
-        let proxy = self.proxy.settings()?;
+    fn fronts(&self, costs: Costs) -> Result<Vec<(String, Scenario)>, Mistakes> {
+        let proxy = self.proxy.settings(costs)?;
         let fronts = match self.proxy.front {
             Front::Both => vec![None, Some(proxy)],
             Front::None => vec![None],
@@ -313,83 +176,5 @@ impl PlanFlags {
             self.watch.as_secs_f64(),
             self.seed
         )
-    }
-}
-
-impl FleetFlags {
-    fn settings(&self) -> Fleet {
-        Fleet {
-            devices: self.devices,
-            mix: self.mix.clone(),
-            pauses: Pauses {
-                fixed: self.fixed,
-                base: self.base,
-                multiplier: self.multiplier,
-                cap: self.cap,
-            },
-            patience: self.patience,
-            v5: self.v5,
-            heeding: self.heeding,
-            resumption: Resumption { share: self.resumed },
-            persistent: !self.clean,
-        }
-    }
-}
-
-/// Keys that have no default and no meaning without sockets.
-const NO_SOCKETS: [&str; 3] = [
-    "tls.certificate=none",
-    "tls.private_key=none",
-    "upstream.servers=127.0.0.1:1883",
-];
-
-impl ProxyFlags {
-    fn settings(&self) -> Result<ProxySettings, Mistakes> {
-        let mut set: Vec<String> = Vec::new();
-        if self.config.is_none() {
-            set.extend(NO_SOCKETS.map(str::to_owned));
-        }
-        if let Some(rate) = self.rate {
-            set.push(format!("admission.rate={rate}"));
-            set.push(format!("admission.burst={}", rate.max(1.0)));
-        }
-        set.extend(self.set.iter().cloned());
-        let sources = Sources {
-            file: self.config.clone(),
-            searched: Vec::new(),
-            environment: std::env::vars_os().collect(),
-            set,
-        };
-        let config = config::load(&sources)?;
-        Ok(ProxySettings {
-            admission: config.admission,
-            gate: config.gate,
-            refusal_delay: config.refusal.delay,
-            max_delayed: config.refusal.max_delayed,
-            tells_retry_after: config.refusal.retry_after,
-            connack_timeout: config.upstream.connack_timeout,
-            cores: self.cores,
-            costs: Costs::default(),
-        })
-    }
-}
-
-/// A share of 1 from per cent.
-fn percent(text: &str) -> Result<f64, String> {
-    let percent: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=100.0).contains(&percent) {
-        Ok(percent / 100.0)
-    } else {
-        Err("not from 0 to 100".to_owned())
-    }
-}
-
-/// Above 0, and no more than any broker or proxy bears.
-fn rate(text: &str) -> Result<f64, String> {
-    let rate: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if rate > 0.0 && rate <= 1e6 {
-        Ok(rate)
-    } else {
-        Err("not above 0 and up to 1000000".to_owned())
     }
 }

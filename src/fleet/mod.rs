@@ -3,6 +3,7 @@
 mod authentication;
 pub mod broker;
 pub mod bystander;
+pub mod calibrate;
 pub mod certificates;
 pub mod client;
 pub mod demo;

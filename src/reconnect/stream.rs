@@ -77,6 +77,16 @@ mod tests {
                 assert!(neighbours.abs() < 0.03, "draw {draw}, lag {lag}: {neighbours}");
             }
         }
+        // All draws together: 80,000 pairs, of which chance leaves a third of a per cent.
+        for lag in [1, 2, 10, 100] {
+            let (left, right): (Vec<f64>, Vec<f64>) = fleet
+                .iter()
+                .zip(&fleet[lag..])
+                .flat_map(|(one, other)| one.iter().zip(other))
+                .unzip();
+            let neighbours = correlation(&left, &right);
+            assert!(neighbours.abs() < 0.02, "lag {lag}: {neighbours}");
+        }
         let all: Vec<f64> = fleet.concat();
         let lag = correlation(&all[..all.len() - 8], &all[8..]);
         assert!(lag.abs() < 0.02, "{lag}");

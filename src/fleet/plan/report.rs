@@ -88,14 +88,25 @@ impl Table<'_> {
                 sums.sent, outcome.peak_queued, sums.wasted
             ),
         )?;
-        if scenario.proxy.is_some() {
+        if let Some(proxy) = &scenario.proxy {
             row(
                 f,
                 "Seawall's CPU",
                 &format!(
-                    "{} in all, {:.2} cores in the busiest second",
+                    "{} in all, {:.2} cores in the busiest second; a full handshake is {} µs of it",
                     duration(sums.cpu().as_secs_f64()),
-                    outcome.peak_cores
+                    outcome.peak_cores,
+                    proxy.costs.full.as_micros()
+                ),
+            )?;
+            let turned_away = proxy.costs.full + proxy.costs.refused;
+            let refusals = turned_away.as_secs_f64() * sums.refused as f64;
+            row(
+                f,
+                "",
+                &format!(
+                    "{} of it for handshakes of those who were refused then",
+                    duration(refusals)
                 ),
             )?;
         }

@@ -212,6 +212,22 @@ pub struct Costs {
     pub shed: Duration,
 }
 
+impl Costs {
+    /// Those of a machine that takes so long for the cryptography of a handshake, full and resumed; all else in proportion.
+    #[must_use]
+    pub fn scaled(full: Duration, resumed: Duration) -> Self {
+        let reference = Self::default();
+        let factor = full.as_secs_f64() / reference.full.as_secs_f64();
+        Self {
+            full,
+            resumed,
+            refused: reference.refused.mul_f64(factor),
+            admitted: reference.admitted.mul_f64(factor),
+            shed: reference.shed.mul_f64(factor),
+        }
+    }
+}
+
 /// Measured on the machine of the README's table: 235 µs for a refusal after a full handshake, 303 µs for an admission, 14 µs for a
 /// shed connection, and 66 and 63 µs of cryptography in them.
 impl Default for Costs {
