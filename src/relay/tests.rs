@@ -590,8 +590,9 @@ async fn every_kind_of_end_sends_close_notify() {
             let (mut reading, mut writing) = tokio::io::split(&mut client);
             let flood = async {
                 // Until nobody takes more, however slow the machine is: only then is the broker too slow.
-                while cause == "broker-write-timeout" && writing.write_all(&[0; 1 << 16]).await.is_ok() {}
-                pending().await
+                let flood = vec![0; 1 << 16];
+                while cause == "broker-write-timeout" && writing.write_all(&flood).await.is_ok() {}
+                pending::<()>().await;
             };
             let rest = tokio::select! {
                 rest = read_all(&mut reading) => rest,
