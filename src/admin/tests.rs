@@ -198,6 +198,38 @@ fn other_paths_and_methods_are_turned_down() {
 }
 
 #[test]
+fn the_live_page_comes_with_its_policy_and_who_does_not_read_its_events_is_let_go() {
+    let admin = admin(false);
+    let answer = admin.get("/");
+    assert_eq!(answer.header("content-type"), Some("text/html; charset=utf-8"));
+    let policy = answer.header("content-security-policy").unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'sha256-"),
+        "{policy}"
+    );
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(admin.get("/status").header("content-security-policy"), None);
+
+    let pages = Pages {
+        metrics: Arc::clone(&admin.metrics),
+        state: Arc::clone(&admin.daemon) as _,
+        started: Instant::now(),
+        live_page: LivePage::new(),
+    };
+    let live = live::Live::default();
+    let mut idle = live.watch(&pages).unwrap();
+    for _ in 0..1000 {
+        live.look(&pages);
+    }
+    let waiting = std::iter::from_fn(|| idle.try_recv().ok()).count();
+    assert_eq!((waiting, idle.is_closed()), (4, true));
+    let history = live.watch(&pages).unwrap().try_recv().unwrap();
+    let data = std::str::from_utf8(&history).unwrap().lines().nth(1).unwrap();
+    let history: serde_json::Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+    assert_eq!(history["seconds"].as_array().unwrap().len(), 900);
+}
+
+#[test]
 fn a_client_that_closes_its_half_after_the_request_is_answered() {
     let admin = admin(false);
     let mut socket = admin.connect();

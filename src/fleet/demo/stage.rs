@@ -91,7 +91,11 @@ impl Stage<'_> {
             )?,
             (None, upstream) => writeln!(out, "  broker  {}", upstream.as_deref().unwrap_or_default())?,
         }
-        writeln!(out, "  admin   http://{}/metrics", self.proxy.admin())?;
+        writeln!(
+            out,
+            "  admin   http://{}/ (the storm in a browser), /metrics, /status",
+            self.proxy.admin()
+        )?;
         writeln!(
             out,
             "  join    mosquitto_sub --cafile {} -h {} -p {} -t '#' -v",

@@ -24,6 +24,7 @@ fn an_open_breaker_refuses_for_what_is_left_of_it() {
     );
     assert!(!stage.controller.may_dial(0, at(500)));
     assert!(!stage.controller.snapshot(at(500)).usable);
+    assert_eq!(stage.controller.snapshot(at(500)).cause, RateCause::NoBroker);
     // One probe, and nobody beside it.
     let probe = admitted(&mut stage, named("probe"), at(2000));
     assert_eq!(
@@ -51,10 +52,29 @@ fn an_open_breaker_refuses_for_what_is_left_of_it() {
     };
     assert!((80..=100).contains(&burst(&mut stage, 2010)));
     assert!((9..=12).contains(&burst(&mut stage, 2110)));
+    assert_eq!(stage.controller.snapshot(at(2110)).cause, RateCause::SlowStart);
     // From a tenth to 0.55 within five seconds: 1,615, of which an eighth of the burst is kept for the refused.
     let more: usize = (1..=490).map(|step| burst(&mut stage, 2110 + step * 10)).sum();
     assert!((1450..=1620).contains(&more), "{more}");
     assert!((stage.controller.snapshot(at(12_010)).rate - 1000.0).abs() < 1e-6);
+    assert_eq!(stage.controller.snapshot(at(12_010)).cause, RateCause::Fixed);
+}
+
+#[test]
+fn where_the_followed_rate_ends_is_told() {
+    for (min_rate, max_rate, cause) in [
+        (1000.0, 5000.0, RateCause::Floor),
+        (5.0, 1000.0, RateCause::Ceiling),
+        (5.0, 5000.0, RateCause::Found),
+    ] {
+        let mut settings = roomy();
+        settings.rate = 1000.0;
+        settings.adaptive.enabled = true;
+        settings.adaptive.min_rate = min_rate;
+        settings.adaptive.max_rate = max_rate;
+        let snapshot = Stage::new(settings).controller.snapshot(at(0));
+        assert_eq!((snapshot.cause, snapshot.rate_floor), (cause, min_rate));
+    }
 }
 
 #[test]
