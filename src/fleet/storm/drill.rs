@@ -165,13 +165,17 @@ impl<'a, W: Write> Drill<'a, W> {
         let blow = Duration::try_from_secs_f64(self.notes.blow_s).unwrap_or_default();
         let elapsed = self.live.elapsed().saturating_sub(blow);
         let (counts, returns) = self.live.crew.finish().await?;
+        let mut seconds = self.live.seconds;
+        if let Some(last) = seconds.last_mut() {
+            last.generator = last.generator.with(self.live.crew.effort());
+        }
         Ok(Course {
             notes: self.notes,
             hit: self.hit,
             elapsed,
             counts,
             returns,
-            seconds: self.live.seconds,
+            seconds,
             processes: self.live.crew.processes(),
         })
     }

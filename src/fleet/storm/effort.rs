@@ -13,6 +13,8 @@ const FULL: f64 = 0.9;
 /// Devices that come later than this do not come when their policy says: ten times what a loaded machine takes to wake a
 /// thread.
 const LATE: Duration = Duration::from_millis(100);
+/// Over less than this a thread's share of the time is noise: its clock is read every 20 ms.
+const SHORTEST: Duration = Duration::from_millis(250);
 
 /// What the generator did in a stretch of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -62,17 +64,22 @@ impl Gauge {
         }))
     }
 
-    /// The effort since the last reading: `threads` and `process` are processor times since their starts; without
+    /// The effort since the last reading, without `busiest` where that was just now: `threads` and `process` are processor times since their starts; without
     /// `process` the effort is that of the threads.
     pub(super) fn read(&self, threads: &[Duration], process: Option<Duration>, late: Duration) -> Effort {
         let mut before = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let elapsed = (now - before.at).as_secs_f64().max(f64::EPSILON);
+        let elapsed = now - before.at;
         let worked = threads
             .iter()
             .zip(&before.threads)
             .map(|(now, before)| now.saturating_sub(*before));
-        let busiest = worked.clone().max().unwrap_or_default().as_secs_f64() / elapsed;
+        let longest = worked.clone().max().unwrap_or_default();
+        let busiest = if elapsed < SHORTEST {
+            0.0
+        } else {
+            longest.as_secs_f64() / elapsed.as_secs_f64()
+        };
         let cpu = match process {
             Some(process) => process.saturating_sub(before.process),
             None => worked.sum(),

@@ -19,6 +19,8 @@ use crate::fleet::swarm::{Counts, Fleet, Return};
 
 /// How often a worker tells its counts: what a report rounds to anyway.
 const TELL_EVERY: Duration = Duration::from_millis(20);
+/// How often it tells its effort, in turns of [`TELL_EVERY`]: a second, as the report has it.
+const EFFORT_EVERY: u32 = 50;
 /// Between two looks for a worker's last words.
 const LOOK: Duration = Duration::from_millis(5);
 /// Longest time for them: the returns of some ten thousand devices are a megabyte.
@@ -36,8 +38,15 @@ enum Order {
 /// What it says.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
-    Now { counts: Counts, effort: Effort },
-    End { counts: Counts, returns: Vec<Return> },
+    Now {
+        counts: Counts,
+        effort: Effort,
+    },
+    End {
+        counts: Counts,
+        effort: Effort,
+        returns: Vec<Return>,
+    },
 }
 
 /// A process with a part of the fleet; dropping it ends it.
@@ -83,8 +92,13 @@ impl Worker {
                         heard.counts = counts;
                         heard.effort = heard.effort.with(effort);
                     }
-                    Ok(Said::End { counts, returns }) => {
+                    Ok(Said::End {
+                        counts,
+                        effort,
+                        returns,
+                    }) => {
                         heard.counts = counts;
+                        heard.effort = heard.effort.with(effort);
                         heard.returns = Some(returns);
                     }
                     Err(_) => break,
@@ -163,6 +177,7 @@ pub(super) async fn serve(fleet: Fleet, threads: Threads) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let mut ticks = interval(TELL_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = 0_u32;
     loop {
         tokio::select! {
             order = orders.recv() => match order {
@@ -170,13 +185,18 @@ pub(super) async fn serve(fleet: Fleet, threads: Threads) -> io::Result<()> {
                 Some(Order::End) | None => break,
             },
             _ = ticks.tick() => {
-                let counts = fleet.counts();
-                say(&Said::Now { counts, effort: threads.effort() }, &mut out)?;
+                turn = turn.wrapping_add(1);
+                let effort = turn.is_multiple_of(EFFORT_EVERY).then(|| threads.effort());
+                say(&Said::Now { counts: fleet.counts(), effort: effort.unwrap_or_default() }, &mut out)?;
             }
         }
     }
-    let (counts, returns) = (fleet.counts(), fleet.returns());
-    say(&Said::End { counts, returns }, &mut out)
+    let last = Said::End {
+        counts: fleet.counts(),
+        effort: threads.effort(),
+        returns: fleet.returns(),
+    };
+    say(&last, &mut out)
 }
 
 fn say(said: &Said, out: &mut impl Write) -> io::Result<()> {
