@@ -29,9 +29,9 @@ use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
 
-/// How long a drain waits for those who are leaving: a second for the end of a packet, 5 s for a peer that does not
-/// close its side, and one more. Who has not sent its CONNECT by then is not waited for either.
-const DRAIN_GRACE: Duration = Duration::from_secs(7);
+/// How long a drain waits for those who are leaving: a second for the end of a packet, 2 s for the broker's close, 5 s for
+/// a peer that does not close its side, and one more. Who has not sent its CONNECT by then is not waited for either.
+const DRAIN_GRACE: Duration = Duration::from_secs(9);
 /// How often a drain looks whether everybody has left.
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long tasks get to notice that they were told to stop.

@@ -33,6 +33,8 @@ pub(super) struct Direction {
     framing: Framing,
     reading: Reading,
     writing: Writing,
+    /// A packet of the proxy's own, for the writer before it is shut down.
+    last_words: Box<[u8]>,
     /// Since when the writer has taken nothing of what is owed to it.
     stalled: Option<Instant>,
     /// Bytes that the writer has taken.
@@ -49,6 +51,8 @@ enum Reading {
     Halting,
     /// Nothing is read: what was passed on ends with a packet.
     Halted,
+    /// What is read is dropped, and the writer stays open.
+    Silent,
     /// What is read is dropped: reading goes on only so that the close of the socket does not become a reset.
     Dropping,
     /// Nothing more comes.
@@ -77,6 +81,7 @@ impl Direction {
             framing,
             reading: Reading::Open,
             writing: Writing::Open,
+            last_words: Box::default(),
             stalled: None,
             written: 0,
             end: None,
@@ -137,21 +142,21 @@ impl Direction {
         self.reading != Reading::Halting || self.framing.position() == framing::Position::Lost
     }
 
-    /// Ends with `last_words`, a packet of the proxy's own, where that is not in the middle of another one and not behind
-    /// a DISCONNECT.
-    pub(super) fn leave(&mut self, last_words: &[u8]) {
-        let may_speak = self.reading == Reading::Halted
-            && self.writing == Writing::Open
-            && self.framing.last_type() != Some(framing::DISCONNECT);
-        if may_speak {
-            self.waiting.extend(last_words);
+    /// Takes nothing more from the reader, and keeps the writer open until the reader's end or [`Self::stop`]. Then come
+    /// `last_words`, a packet of the proxy's own, where that is not in the middle of another one and not behind a
+    /// DISCONNECT.
+    pub(super) fn silence(&mut self, last_words: Vec<u8>) {
+        if self.reading == Reading::Halted && self.framing.last_type() != Some(framing::DISCONNECT) {
+            self.last_words = last_words.into_boxed_slice();
         }
-        self.stop();
+        if self.reading != Reading::Ended {
+            self.reading = Reading::Silent;
+        }
     }
 
     /// Takes nothing more from the reader; what was read is delivered, then the writer is shut down.
     pub(super) fn stop(&mut self) {
-        if matches!(self.reading, Reading::Open | Reading::Halting | Reading::Halted) {
+        if self.reading != Reading::Ended {
             self.reading = Reading::Dropping;
         }
     }
@@ -188,7 +193,7 @@ impl Direction {
                 .buffer
                 .saturating_sub(self.waiting.len() + self.unflushed)
                 .min(most),
-            Reading::Dropping => most,
+            Reading::Silent | Reading::Dropping => most,
             Reading::Halted | Reading::Ended => 0,
         }
     }
@@ -224,7 +229,7 @@ impl Direction {
         count: &AtomicU64,
     ) {
         let read = match self.reading {
-            Reading::Dropping => return,
+            Reading::Silent | Reading::Dropping => return,
             Reading::Halting => self.up_to_a_boundary(read),
             Reading::Open | Reading::Halted | Reading::Ended => {
                 self.framing.feed(read);
@@ -267,6 +272,9 @@ impl Direction {
 
     /// Writes what waits, flushes, and shuts down once there is nothing more to come.
     fn deliver<W: AsyncWrite>(&mut self, cx: &mut Context<'_>, mut writer: Pin<&mut W>, count: &AtomicU64) {
+        if self.is_ending() && !self.last_words.is_empty() {
+            self.waiting.extend(&std::mem::take(&mut self.last_words));
+        }
         if self.writing != Writing::Open || !self.flush(cx, writer.as_mut()) {
             return;
         }
@@ -344,6 +352,7 @@ impl Direction {
     fn break_off(&mut self, error: &io::Error) {
         self.writing = Writing::Broken;
         self.waiting = VecDeque::new();
+        self.last_words = Box::default();
         self.unflushed = 0;
         self.stop();
         self.end.get_or_insert((self.to, cause(error)));

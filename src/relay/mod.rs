@@ -12,10 +12,10 @@
 //! Will is published), and each leg is read until its own end, because closing a socket with unread input resets it and
 //! destroys what is still on its way to the peer.
 //!
-//! When the proxy wishes to end it ([`Parting`]), both directions first come to the end of their packets, for a bounded
-//! time. Only then is anything said to either side: a peer that hears of the end closes, and would cut its own packet.
+//! When the proxy wishes to end it: [`Parting`].
 
 mod direction;
+mod parting;
 mod scratch;
 #[cfg(test)]
 mod tests;
@@ -30,17 +30,16 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use self::direction::Direction;
+use self::parting::Halting;
 use crate::mqtt::framing::Framing;
 use crate::telemetry::ending::Side;
+
+pub use parting::Parting;
 
 /// How long the other leg is still read and served once all is delivered that the side which ended had sent. A broker
 /// answers a FIN, and a client a `close_notify`, within a round trip; slow modems have round trips of 2 s. A peer that
 /// does not close by then is closed on.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// How long the end of a packet that is on its way is awaited before the proxy ends a session without a word: a packet
-/// of a slow modem that is not through by then may take minutes.
-const HALF_PACKET: Duration = Duration::from_secs(1);
 
 /// `[relay]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,17 +66,6 @@ pub struct Start {
     /// A client that is silent for this long is closed: its keep-alive, already multiplied by
     /// [`Settings::keepalive_factor`]. `None`: it may be silent for ever.
     pub keep_alive: Option<Duration>,
-}
-
-/// The proxy's wish to end a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parting {
-    /// The word for [`End::cause`].
-    pub cause: &'static str,
-    /// A packet for the client before it is closed, or nothing.
-    pub to_client: Vec<u8>,
-    /// A packet for the broker before it is closed, or nothing.
-    pub to_broker: Vec<u8>,
 }
 
 /// Bytes that relays have written, counted as they go: one for all connections of the process.
@@ -146,7 +134,7 @@ where
                 continue;
             }
             if relay.has_halted() {
-                relay.leave();
+                relay.go_on_to_leave(Instant::now());
                 continue;
             }
             ready!(relay.poll_timer(cx, timer.as_mut()));
@@ -174,13 +162,6 @@ struct Relay {
     armed: Option<Instant>,
     halting: Option<Box<Halting>>,
     farewell: Option<Farewell>,
-}
-
-/// The time between the proxy's wish to end it and the end.
-struct Halting {
-    parting: Parting,
-    /// When it ends without a word.
-    limit: Instant,
 }
 
 /// The time between the first end and the last.
@@ -238,11 +219,15 @@ impl Relay {
         if self.farewell.is_none()
             && let Some(end) = self.up.end().or(self.down.end())
         {
-            if self.halting.take().is_some() {
-                self.up.stop();
-                self.down.stop();
+            match self.halting.take() {
+                None => self.part(end, self.write_timeout.max(LINGER)),
+                Some(halting) if halting.told => self.stop(halting.parting.cause),
+                Some(_) => {
+                    self.up.stop();
+                    self.down.stop();
+                    self.part(end, self.write_timeout.max(LINGER));
+                }
             }
-            self.part(end, self.write_timeout.max(LINGER));
         }
         if let Some(farewell) = &mut self.farewell {
             let owes = match farewell.end.0 {
@@ -262,29 +247,6 @@ impl Relay {
     fn over(&self) -> Option<(Side, &'static str)> {
         let farewell = self.farewell.as_ref()?;
         (farewell.last || (self.up.is_over() && self.down.is_over())).then_some(farewell.end)
-    }
-
-    /// Begins to end the relay on the proxy's wish: each direction comes to the end of its packet.
-    fn halt(&mut self, parting: Parting, now: Instant) {
-        self.up.halt();
-        self.down.halt();
-        let limit = after(now, HALF_PACKET);
-        self.halting = Some(Box::new(Halting { parting, limit }));
-    }
-
-    /// Whether both directions have come there.
-    fn has_halted(&self) -> bool {
-        self.halting.is_some() && self.up.has_halted() && self.down.has_halted()
-    }
-
-    /// Ends it, with a last word to whom one may be said.
-    fn leave(&mut self) {
-        let Some(halting) = self.halting.take() else {
-            return;
-        };
-        self.up.leave(&halting.parting.to_broker);
-        self.down.leave(&halting.parting.to_client);
-        self.stop(halting.parting.cause);
     }
 
     /// Ends the relay on the proxy's side: what was read is delivered, nothing more is taken.
@@ -314,7 +276,7 @@ impl Relay {
             }
         } else if let Some(halting) = &self.halting {
             if now >= halting.limit {
-                self.leave();
+                self.go_on_to_leave(now);
             }
         } else if self.silence().is_some_and(|limit| now >= limit) {
             self.stop("keep-alive");

@@ -2,6 +2,7 @@
 
 mod fleet;
 mod hostile;
+mod messages;
 
 use crate::rig::device::hex;
 use crate::rig::packet::{self, DISCONNECT, PINGREQ, connack_v3, connack_v5};

@@ -170,6 +170,8 @@ fn configuration(
     };
     let set = vec![
         "listen.addresses=127.0.0.1:0".to_owned(),
+        // Whoever ends the demo is not to wait.
+        "drain.spread=0s".to_owned(),
         format!("listen.max_connections={}", devices + 2 * PAIRS + 100),
         format!("tls.certificate={}", certificates.server.display()),
         format!("tls.private_key={}", certificates.server_key.display()),

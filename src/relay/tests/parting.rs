@@ -1,17 +1,22 @@
 //! The proxy ends a session: between two packets, and not by cutting one.
 
 use super::*;
+use crate::relay::parting::{BROKER_CLOSES, HALF_PACKET};
 
 const TO_CLIENT: [u8; 4] = [0xe0, 2, 0x8b, 0];
 const TO_BROKER: [u8; 2] = [0xe0, 0];
 
-async fn farewell_after(time: Duration) -> Parting {
-    sleep(time).await;
+fn parting() -> Parting {
     Parting {
         cause: "drain",
         to_client: TO_CLIENT.to_vec(),
         to_broker: TO_BROKER.to_vec(),
     }
+}
+
+async fn farewell_after(time: Duration) -> Parting {
+    sleep(time).await;
+    parting()
 }
 
 /// A PUBLISH whose body looks like DISCONNECTs all over.
@@ -277,4 +282,39 @@ async fn a_client_that_does_not_read_holds_up_nobody() {
     assert_eq!(end.cause, "drain");
     assert!(told <= Duration::from_secs(1) + HALF_PACKET + REST, "{told:?}");
     assert!(begun.elapsed() >= Duration::from_secs(101));
+}
+
+/// One that comes back at once would arrive at the broker before its own end.
+#[tokio::test(start_paused = true)]
+async fn the_client_is_told_when_the_broker_has_closed_or_after_a_while() {
+    for (closes_after, told_after) in [
+        (Duration::from_millis(700), Duration::from_millis(700)),
+        (Duration::from_secs(60), BROKER_CLOSES),
+    ] {
+        let begun = Instant::now();
+        let (end, ()) = over_pipes(
+            Start::default(),
+            SETTINGS,
+            ready(parting()),
+            async |client, broker| {
+                let (mut reader, mut writer) = tokio::io::split(broker);
+                let broker = async {
+                    assert_eq!(read_some(&mut reader, 2).await, TO_BROKER);
+                    assert!(begun.elapsed() < REST);
+                    // What it says after that is for nobody.
+                    writer.write_all(&packet(300)).await.unwrap();
+                    sleep(closes_after).await;
+                    writer.shutdown().await.unwrap();
+                };
+                let client = async {
+                    assert_eq!(peer(client, Vec::new()).await, TO_CLIENT);
+                    begun.elapsed()
+                };
+                let (told, ()) = tokio::join!(client, broker);
+                assert!((told_after..told_after + REST).contains(&told), "{told:?}");
+            },
+        )
+        .await;
+        assert_eq!((end.side, end.cause), (Side::Proxy, "drain"));
+    }
 }

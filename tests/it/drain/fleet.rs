@@ -34,7 +34,7 @@ const LAST: &str = "will/last";
 const AT_A_TIME: usize = 32;
 
 /// Two replicas with one ticket secret.
-fn replicas(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> [Daemon; 2] {
+pub(super) fn replicas(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> [Daemon; 2] {
     let made = Command::new(binary()).arg("secret").output().unwrap();
     let path = scene.write("secret", std::str::from_utf8(&made.stdout).unwrap());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -44,7 +44,7 @@ fn replicas(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> [Da
 }
 
 /// TLS of one device, which keeps its tickets.
-fn resuming() -> Arc<ClientConfig> {
+pub(super) fn resuming() -> Arc<ClientConfig> {
     let mut settings = tls_settings().as_ref().clone();
     settings.resumption = Resumption::in_memory_sessions(4);
     Arc::new(settings)
@@ -133,7 +133,8 @@ async fn drained(scene: &Scene, keep_wills: bool) {
     let settings = [
         ("drain.spread", format!("\"{seconds}s\"")),
         ("drain.keep_wills", keep_wills.to_string()),
-        ("handshake.max_waiting", "100000".to_owned()),
+        // The gate is not to shed the slowest where the machine is slow.
+        ("handshake.max_in_flight", "100000".to_owned()),
     ];
     let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
     let [first, second] = replicas(scene, broker.address(), &settings);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// The most that a drain takes beyond its spread: what `docs/operations.md` says.
-const GRACE: Duration = Duration::from_secs(7);
+const GRACE: Duration = Duration::from_secs(9);
 
 /// Half a packet for ever: its end is awaited for a second, then neither is cut by a DISCONNECT.
 #[tokio::test]
