@@ -1,9 +1,7 @@
 //! A session, and the end that the proxy gives it: in a drain, or for its age.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::time::{Sleep, sleep_until};
@@ -44,10 +42,12 @@ impl Life<'_> {
         let (house, rules, traffic) = (self.house, &self.rules.relay, &self.house.traffic);
         // Who was refused by the broker has no session to end.
         let in_session = answer.code == 0;
-        let (notice, age) = (house.tasks.notice(), self.age());
-        let closing = async {
-            let why = told_to_go(notice, age).await;
-            house.parting(why, addressee, in_session)
+        let closing = Closing {
+            notice: house.tasks.notice(),
+            age: self.age(),
+            house,
+            addressee,
+            in_session,
         };
         let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
         if end.side == Side::Broker {
@@ -76,24 +76,36 @@ enum Why {
     Age,
 }
 
-/// Waits for the notice of a drain, or for the end of the connection's time.
-async fn told_to_go(notice: Notice, mut age: Option<Pin<Box<Sleep>>>) -> Why {
-    let mut notice = pin!(notice);
-    poll_fn(|cx| {
-        if notice.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Why::Drain);
-        }
-        match &mut age {
-            Some(age) => age.as_mut().poll(cx).map(|()| Why::Age),
-            None => Poll::Pending,
-        }
-    })
-    .await
+/// Waits for the notice of a drain, or for the end of the connection's time. By hand, since every session has one: an
+/// `async` block keeps room twice for what it is given.
+struct Closing<'a> {
+    notice: Notice,
+    age: Option<Pin<Box<Sleep>>>,
+    house: &'a House,
+    addressee: Addressee,
+    /// Whether the broker has accepted the client.
+    in_session: bool,
+}
+
+impl Future for Closing<'_> {
+    type Output = Parting;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Parting> {
+        let why = if Pin::new(&mut self.notice).poll(cx).is_ready() {
+            Why::Drain
+        } else {
+            match &mut self.age {
+                Some(age) => ready!(age.as_mut().poll(cx).map(|()| Why::Age)),
+                None => return Poll::Pending,
+            }
+        };
+        Poll::Ready(self.house.parting(why, self.addressee, self.in_session))
+    }
 }
 
 impl House {
     /// What is said to both sides, by what is configured now. A 3.x client knows no DISCONNECT from a server.
-    fn parting(self: &Arc<Self>, why: Why, addressee: Addressee, in_session: bool) -> Parting {
+    fn parting(&self, why: Why, addressee: Addressee, in_session: bool) -> Parting {
         let rules = self.rules.load();
         let (cause, reason) = match why {
             Why::Drain => ("drain", Reason::ServerShuttingDown),

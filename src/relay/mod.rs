@@ -109,17 +109,16 @@ pub async fn run<D, U, C>(
     start: Start,
     settings: &Settings,
     traffic: &Traffic,
-    closing: C,
+    mut closing: C,
 ) -> End
 where
     D: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
-    C: Future<Output = Parting>,
+    C: Future<Output = Parting> + Unpin,
 {
     let now = Instant::now();
     let mut relay = Relay::new(start, settings, now);
     let mut timer = pin!(sleep_until(now));
-    let mut closing = pin!(closing);
     let (side, cause) = poll_fn(|cx| {
         loop {
             relay.pass(cx, downstream, upstream, traffic);
@@ -128,7 +127,7 @@ where
             }
             if relay.halting.is_none()
                 && relay.farewell.is_none()
-                && let Poll::Ready(parting) = closing.as_mut().poll(cx)
+                && let Poll::Ready(parting) = Pin::new(&mut closing).poll(cx)
             {
                 relay.halt(parting, Instant::now());
                 continue;

@@ -68,7 +68,7 @@ async fn over_pipes<T, F: Future<Output = T>>(
             start,
             &settings,
             &traffic,
-            closing,
+            Box::pin(closing),
         )
         .await;
         drop((downstream, upstream));
@@ -571,7 +571,7 @@ async fn every_kind_of_end_sends_close_notify() {
             start,
             &settings,
             &traffic,
-            async { wish.await.unwrap_or_else(|_| silently("never")) },
+            Box::pin(async { wish.await.unwrap_or_else(|_| silently("never")) }),
         );
         let peers = async {
             broker.write_all(b"last words").await.unwrap();
