@@ -1,7 +1,10 @@
 //! Composition: configuration → parts → running → drained.
 
+mod aside;
+mod parts;
 mod reload;
 mod watch;
+mod watched;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -12,19 +15,19 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
-use self::reload::Reloader;
-use crate::admin::{self, AdminError, NotReady};
+use self::parts::Parts;
+use self::reload::{Reloader, Seen};
+use crate::admin::{self, AdminError};
 use crate::admission::breaker;
-use crate::admission::controller::Snapshot;
-use crate::config::Config;
-use crate::connection::{House, Rules};
+use crate::config::{Config, Sources};
+use crate::connection::House;
 use crate::door::Door;
 use crate::drain::{self, Tasks};
 use crate::gate::Gate;
 use crate::listener::{self, BindError, Places};
-use crate::telemetry::Telemetry;
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::{Telemetry, log};
 use crate::tls::pool::Pool;
 use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
@@ -81,21 +84,23 @@ pub enum Ended {
 pub struct Running {
     addresses: Vec<SocketAddr>,
     admin: admin::Handle,
-    tasks: Tasks,
-    door: Arc<Door>,
-    metrics: Arc<Metrics>,
-    places: Arc<Places>,
-    house: Arc<House>,
+    parts: Arc<Parts>,
     reloader: Option<Reloader>,
 }
 
-/// Runs the daemon until a signal ends it: the whole of `seawall run`. Bound addresses and `ready` go to `out`.
-pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartError> {
+/// Runs the daemon until a signal ends it: the whole of `seawall run`. Bound addresses and `ready` go to `out`. `config`
+/// was read from `sources`, from which a reload reads it again; `log` goes by it.
+pub async fn run(
+    config: Config,
+    sources: Sources,
+    log: log::Handle,
+    out: &mut impl Write,
+) -> Result<Ended, StartError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let hangups = signal(SignalKind::hangup())?;
     let mut running = start(config).await?;
-    running.keep_fresh(hangups);
+    running.keep_fresh(hangups, sources, log);
     // Whoever started us may have closed the pipe: no reason to stop serving.
     let _ = running.announce(out);
 
@@ -113,7 +118,12 @@ pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartErr
         Ended::Drained => "drained",
         Ended::CutShort => "cut short",
     });
-    running.house.telemetry().audit().inspect(|audit| audit.close());
+    running
+        .parts
+        .house
+        .telemetry()
+        .audit()
+        .inspect(|audit| audit.close());
     Ok(ended)
 }
 
@@ -121,7 +131,7 @@ pub async fn run(config: Config, out: &mut impl Write) -> Result<Ended, StartErr
 pub async fn start(config: Config) -> Result<Running, StartError> {
     let started = Instant::now();
     let descriptors = listener::raise_descriptor_limit();
-    let seen = config.tls.fingerprint();
+    let seen = Seen::of(&Sources::default(), &config);
     let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
     let listeners = bind(&config.listen)?;
     let addresses = listeners
@@ -130,40 +140,46 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         .collect::<Result<Vec<_>, _>>()?;
     let admin_listener = admin::listen(config.admin)?;
 
-    let names: Vec<String> = config
-        .upstream
-        .servers
-        .iter()
-        .map(|server| server.name.clone())
-        .collect();
-    let lanes: Vec<String> = config
-        .admission
-        .lanes
-        .iter()
-        .map(|lane| lane.name.clone())
-        .collect();
-    let metrics = Metrics::new(&names, &lanes)?;
+    let parts = build(&config, &acceptor, descriptors).await?;
+    let tasks = &parts.tasks;
+    let (breakers, rules) = (Arc::clone(&parts.door), Arc::clone(&parts.house));
+    let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
+    let patience = move || rules.rules().upstream.connect_timeout;
+    tasks.spawn_until_stopped(Arc::clone(&parts.gate).release_waiting());
+    tasks.spawn_until_stopped(Arc::clone(&parts.door).release_held());
+    tasks.spawn_until_stopped(watch::watch(Arc::clone(&parts)));
+    tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_looking_up());
+    tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_probing(patience, may_probe));
+    for listener in listeners {
+        accept(listener, &parts);
+    }
+    let (metrics, state) = (Arc::clone(&parts.metrics), Arc::clone(&parts));
+    let admin = admin::start(admin_listener, metrics, state, started)?;
+    Ok(Running {
+        addresses,
+        admin,
+        reloader: Some(Reloader::new(Arc::clone(&parts), config, seen, acceptor)),
+        parts,
+    })
+}
+
+async fn build(config: &Config, acceptor: &Acceptor, descriptors: u64) -> Result<Arc<Parts>, StartError> {
+    let servers = config.upstream.servers.iter();
+    let servers: Vec<String> = servers.map(|server| server.name.clone()).collect();
+    let lanes = config.admission.lanes.iter();
+    let lanes: Vec<String> = lanes.map(|lane| lane.name.clone()).collect();
+    let metrics = Metrics::new(&servers, &lanes)?;
     metrics.configured(config.agreement());
-    let telemetry = telemetry(config.audit, &metrics)?;
+    let telemetry = telemetry(config.audit.clone(), &metrics)?;
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
     let pool = Arc::new(Pool::start()?);
-    let door = Door::new(config.admission);
+    let door = Door::new(config.admission.clone());
     let brokers = Brokers::new(&config.upstream.servers);
     brokers.look_up().await;
-    let places = Places::new(places(config.listen.max_connections, descriptors));
-    let connect_timeout = config.upstream.connect_timeout;
-    let rules = Rules {
-        connection: config.connection,
-        proxy_header: config.listen.proxy_header,
-        refusal: config.refusal,
-        upstream: config.upstream,
-        relay: config.relay,
-        drain: config.drain,
-        tls: acceptor.clone(),
-    };
+    let places = Places::new(parts::places(config.listen.max_connections, descriptors));
     let house = House::new(
-        rules,
+        parts::rules(config, acceptor.clone()),
         Arc::clone(&gate),
         pool,
         Arc::clone(&door),
@@ -171,44 +187,16 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
         telemetry,
         tasks.clone(),
     );
-    let reloader = Reloader::new(
-        config.tls,
-        seen,
-        acceptor,
-        Arc::clone(&house),
-        Arc::clone(&metrics),
-    );
-
-    let breakers = Arc::clone(&door);
-    let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
-    tasks.spawn_until_stopped(Arc::clone(&gate).release_waiting());
-    tasks.spawn_until_stopped(Arc::clone(&door).release_held());
-    tasks.spawn_until_stopped(watch::watch(Arc::clone(&house), Arc::clone(&door), names));
-    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_looking_up());
-    tasks.spawn_until_stopped(Arc::clone(&brokers).keep_probing(connect_timeout, may_probe));
-    for listener in listeners {
-        accept(listener, &house, &places, &metrics, &tasks);
-    }
-    let watched = Watched {
+    Ok(Arc::new(Parts {
         gate,
-        door: Arc::clone(&door),
-        brokers,
-        metrics: Arc::clone(&metrics),
-        house: Arc::clone(&house),
-        places: Arc::clone(&places),
-        tasks: tasks.clone(),
-    };
-    let admin = admin::start(admin_listener, Arc::clone(&metrics), Arc::new(watched), started)?;
-    Ok(Running {
-        addresses,
-        admin,
-        tasks,
         door,
-        metrics,
+        brokers,
         places,
         house,
-        reloader: Some(reloader),
-    })
+        metrics,
+        tasks,
+        descriptors,
+    }))
 }
 
 fn telemetry(audit: Option<audit::Settings>, metrics: &Arc<Metrics>) -> Result<Telemetry, AuditError> {
@@ -227,33 +215,9 @@ fn bind(settings: &listener::Settings) -> Result<Vec<TcpListener>, BindError> {
         .collect()
 }
 
-/// The configured number, or what the descriptors are enough for.
-fn places(configured: Option<usize>, descriptors: u64) -> usize {
-    let enough_for = listener::connections_for(descriptors);
-    match configured {
-        None => enough_for,
-        Some(wanted) if wanted > enough_for => {
-            tracing::warn!(
-                wanted,
-                enough_for,
-                descriptors,
-                "listen.max_connections is more than the descriptor limit is good for; raise LimitNOFILE"
-            );
-            enough_for
-        }
-        Some(wanted) => wanted,
-    }
-}
-
-fn accept(
-    listener: TcpListener,
-    house: &Arc<House>,
-    places: &Arc<Places>,
-    metrics: &Arc<Metrics>,
-    tasks: &Tasks,
-) {
-    let serving = Arc::clone(house);
-    let connections = tasks.clone();
+fn accept(listener: TcpListener, parts: &Parts) {
+    let serving = Arc::clone(&parts.house);
+    let connections = parts.tasks.clone();
     let serve = move |socket, source, place| {
         let house = Arc::clone(&serving);
         let accepted = tokio::time::Instant::now();
@@ -263,17 +227,17 @@ fn accept(
             drop(place);
         });
     };
-    let (house, draining) = (Arc::clone(house), tasks.clone());
+    let (house, draining) = (Arc::clone(&parts.house), parts.tasks.clone());
     let closing = async move {
         draining.draining().await;
         if house.drain().listener == drain::Listener::Answer {
             std::future::pending::<()>().await;
         }
     };
-    tasks.spawn_until_stopped(listener::accept(
+    parts.tasks.spawn_until_stopped(listener::accept(
         listener,
-        Arc::clone(places),
-        Arc::clone(metrics),
+        Arc::clone(&parts.places),
+        Arc::clone(&parts.metrics),
         serve,
         closing,
     ));
@@ -292,19 +256,19 @@ impl Running {
 
     /// The door, for figures.
     pub fn door(&self) -> &Arc<Door> {
-        &self.door
+        &self.parts.door
     }
 
     /// The metrics.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
+        &self.parts.metrics
     }
 
-    /// Reads the files of `[tls]` again on each of `hangups`, and when they have changed.
-    fn keep_fresh(&mut self, hangups: Signal) {
+    /// Reads `sources` again on each of `hangups`, and files when they have changed.
+    fn keep_fresh(&mut self, hangups: Signal, sources: Sources, log: log::Handle) {
         if let Some(reloader) = self.reloader.take() {
-            self.tasks
-                .spawn_until_stopped(reloader.run(hangups, reload::LOOK));
+            let reloader = reloader.from(sources, Some(log));
+            self.parts.tasks.spawn_until_stopped(reloader.run(hangups));
         }
     }
 
@@ -320,9 +284,9 @@ impl Running {
 
     /// Tells log and audit how far the drain has come.
     fn tell(&self, state: &'static str) {
-        let connections = self.places.taken();
+        let connections = self.parts.places.taken();
         tracing::info!(connections, "{state}");
-        if let Some(audit) = self.house.telemetry().audit() {
+        if let Some(audit) = self.parts.house.telemetry().audit() {
             let details = [("state", state), ("connections", &connections.to_string())];
             audit.change(Change::Drain, audit::details(&details));
         }
@@ -331,60 +295,26 @@ impl Running {
     /// Closes every connection in order, evenly over `drain.spread`, and ends when the last is gone or the limit is
     /// reached. Newcomers are answered "draining" until then.
     pub async fn drain(&self) {
-        self.tasks.drain();
-        let spread = self.house.drain().spread;
+        let (tasks, house) = (&self.parts.tasks, &self.parts.house);
+        tasks.drain();
+        let spread = house.drain().spread;
         tokio::select! {
-            () = self.tasks.give_notices(spread) => {}
+            () = tasks.give_notices(spread) => {}
             () = self.emptied(spread) => {}
         }
-        self.tasks.stop();
-        self.tasks.ended(STOP_LIMIT).await;
+        tasks.stop();
+        tasks.ended(STOP_LIMIT).await;
     }
 
     /// Ready when everybody has left, or those who have not had their time to.
     async fn emptied(&self, spread: Duration) {
         let begun = tokio::time::Instant::now();
         let mut limit = begun + DRAIN_GRACE;
-        while self.places.taken() > 0 && tokio::time::Instant::now() < limit {
-            if self.tasks.without_notice() > 0 {
+        while self.parts.places.taken() > 0 && tokio::time::Instant::now() < limit {
+            if self.parts.tasks.without_notice() > 0 {
                 limit = (tokio::time::Instant::now() + DRAIN_GRACE).min(begun + spread + DRAIN_GRACE);
             }
             sleep(DRAIN_LOOK).await;
         }
-    }
-}
-
-/// What the admin pages look at.
-struct Watched {
-    gate: Arc<Gate>,
-    door: Arc<Door>,
-    brokers: Arc<Brokers>,
-    metrics: Arc<Metrics>,
-    house: Arc<House>,
-    places: Arc<Places>,
-    tasks: Tasks,
-}
-
-impl admin::State for Watched {
-    fn snapshot(&self) -> Snapshot {
-        for (server, up) in self.brokers.up().enumerate() {
-            self.metrics.upstream(server, up, self.door.breaker(server));
-        }
-        let gate = self.gate.snapshot();
-        self.metrics.gate(gate.handshakes, gate.sources);
-        let (up, down) = self.house.traffic().take();
-        self.metrics.relayed(up, down);
-        self.metrics.limit(self.places.most());
-        self.door.snapshot()
-    }
-
-    fn ready(&self) -> Result<(), NotReady> {
-        if self.tasks.is_draining() {
-            return Err(NotReady::Draining);
-        }
-        if !self.brokers.any_up() || !self.door.snapshot().usable {
-            return Err(NotReady::NoBroker);
-        }
-        Ok(())
     }
 }

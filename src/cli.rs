@@ -42,7 +42,7 @@ enum Command {
     /// Run the daemon
     ///
     /// Prints `listening ADDRESS` for each address, `admin ADDRESS`, then `ready`; the log goes to stderr. SIGTERM and
-    /// SIGINT drain, a second one stops at once.
+    /// SIGINT drain, a second one stops at once. SIGHUP reads the configuration again.
     Run(ConfigurationFlags),
     /// Load everything that `run` would and report all mistakes
     Check {
@@ -238,10 +238,11 @@ fn run() -> ExitCode {
 
 fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
     // Checked first, so that files which can't be loaded are reported with all other mistakes and with their lines.
-    let config = config::check(&flags.sources())?;
-    log::start(&config.log)?;
+    let sources = flags.sources();
+    let config = config::check(&sources)?;
+    let log = log::start(&config.log)?;
     let runtime = runtime()?;
-    let ended = runtime.block_on(app::run(config, &mut io::stdout()));
+    let ended = runtime.block_on(app::run(config, sources, log, &mut io::stdout()));
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
     match ended? {

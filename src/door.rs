@@ -153,7 +153,12 @@ impl Door {
         self.changed.notify_one();
     }
 
-    /// Whether an admitted CONNECT may be sent to `server`, an index into `upstream.servers`. To be asked before each
+    /// What it goes by.
+    pub fn settings(&self) -> Settings {
+        self.lock().settings().clone()
+    }
+
+    /// Whether an admitted CONNECT may be sent to `server`, the index of a broker. To be asked before each
     /// dial; what came of it is told by [`Self::report`].
     pub fn may_dial(&self, server: usize) -> bool {
         let mut controller = self.lock();

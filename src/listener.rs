@@ -135,6 +135,11 @@ impl Places {
         self.most.load(Ordering::Relaxed)
     }
 
+    /// Another number of places from now on. Who has one keeps it, though there be fewer.
+    pub fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
     fn take(self: &Arc<Self>) -> Option<PlaceGuard> {
         let most = self.most();
         self.taken
@@ -284,6 +289,13 @@ mod tests {
         assert!(first.is_some() && second.is_some() && places.take().is_none());
         drop(first);
         assert_eq!(places.taken(), 1);
+        let third = places.take();
+        assert!(third.is_some());
+        places.set_most(1);
+        assert!(places.take().is_none());
+        drop(third);
+        assert!(places.take().is_none(), "one place, and it is taken");
+        places.set_most(2);
         assert!(places.take().is_some());
     }
 }

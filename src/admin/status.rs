@@ -8,7 +8,7 @@ use super::Pages;
 use crate::telemetry::metrics::Totals;
 
 #[derive(Serialize)]
-pub(super) struct Status<'a> {
+pub(super) struct Status {
     version: &'static str,
     uptime_seconds: u64,
     ready: bool,
@@ -16,7 +16,7 @@ pub(super) struct Status<'a> {
     not_ready: Option<&'static str>,
     connections: BTreeMap<&'static str, i64>,
     admission: Admission,
-    upstreams: Vec<Upstream<'a>>,
+    upstreams: Vec<Upstream>,
     totals: Totals,
 }
 
@@ -29,13 +29,13 @@ struct Admission {
 }
 
 #[derive(Serialize)]
-struct Upstream<'a> {
-    server: &'a str,
+struct Upstream {
+    server: String,
     up: bool,
 }
 
-impl<'a> Status<'a> {
-    pub(super) fn of(pages: &'a Pages) -> Self {
+impl Status {
+    pub(super) fn of(pages: &Pages) -> Self {
         let snapshot = pages.state.snapshot();
         let ready = pages.state.ready();
         Self {
@@ -53,6 +53,7 @@ impl<'a> Status<'a> {
             upstreams: pages
                 .metrics
                 .upstreams()
+                .into_iter()
                 .map(|(server, up)| Upstream { server, up })
                 .collect(),
             totals: pages.metrics.totals(),

@@ -18,7 +18,8 @@ pub enum Report {
 #[derive(Clone, Debug)]
 pub struct Brokers {
     settings: Settings,
-    breakers: Vec<Breaker>,
+    /// By the broker's index. `None`: a reload took it away.
+    breakers: Vec<Option<Breaker>>,
     /// One has been admitted as a probe and has not come out yet.
     probing: bool,
 }
@@ -28,22 +29,24 @@ impl Brokers {
     pub fn new(settings: Settings, servers: usize) -> Self {
         Self {
             settings,
-            breakers: vec![Breaker::new(settings); servers.max(1)],
+            breakers: vec![Some(Breaker::new(settings)); servers.max(1)],
             probing: false,
         }
     }
 
-    /// Other settings; where the number of servers has changed, they are all new.
-    pub fn reconfigure(&mut self, settings: Settings, servers: usize) {
-        if servers.max(1) != self.breakers.len() {
-            *self = Self {
-                probing: self.probing,
-                ..Self::new(settings, servers)
-            };
-        }
+    /// Other settings, and `servers` brokers, of which the `retired` are not to be used any more. What is known of those
+    /// that stay is kept; nothing speaks against a new one, nor against one that comes back.
+    pub fn reconfigure(&mut self, settings: Settings, servers: usize, retired: &[usize]) {
         self.settings = settings;
-        for breaker in &mut self.breakers {
-            breaker.reconfigure(settings);
+        self.breakers.resize(servers.max(1), None);
+        for (server, breaker) in self.breakers.iter_mut().enumerate() {
+            if retired.contains(&server) {
+                *breaker = None;
+            } else {
+                breaker
+                    .get_or_insert_with(|| Breaker::new(settings))
+                    .reconfigure(settings);
+            }
         }
     }
 
@@ -51,7 +54,7 @@ impl Brokers {
     pub fn access(&self, now: Moment) -> Access {
         let mut until = Moment::NEVER;
         let mut probe = false;
-        for breaker in &self.breakers {
+        for breaker in self.breakers.iter().flatten() {
             match breaker.access(now) {
                 Access::Free => return Access::Free,
                 Access::Probe => probe = true,
@@ -77,7 +80,7 @@ impl Brokers {
 
     /// Whether an admitted CONNECT may be sent to `server`; if so and its breaker is half open, it is the probe.
     pub fn may_dial(&mut self, server: usize, now: Moment) -> bool {
-        let Some(breaker) = self.breakers.get_mut(server) else {
+        let Some(Some(breaker)) = self.breakers.get_mut(server) else {
             return false;
         };
         match breaker.access(now) {
@@ -92,7 +95,7 @@ impl Brokers {
 
     /// An attempt on `server` has come out.
     pub fn report(&mut self, server: usize, report: Report, now: Moment) {
-        let Some(breaker) = self.breakers.get_mut(server) else {
+        let Some(Some(breaker)) = self.breakers.get_mut(server) else {
             return;
         };
         match report {
@@ -106,6 +109,7 @@ impl Brokers {
     pub fn state(&self, server: usize, now: Moment) -> State {
         self.breakers
             .get(server)
+            .and_then(Option::as_ref)
             .map_or(State::Open, |breaker| breaker.state(now))
     }
 
@@ -115,6 +119,7 @@ impl Brokers {
         let closed = self
             .breakers
             .iter()
+            .flatten()
             .map(|breaker| breaker.capacity(now))
             .filter(|capacity| *capacity > 0.0);
         let (sum, count) = closed.fold((0.0, 0), |(sum, count), capacity| (sum + capacity, count + 1));
@@ -189,17 +194,26 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_what_is_known_of_the_same_servers() {
-        let mut brokers = dead(1);
-        brokers.reconfigure(
-            Settings {
-                failures: 9,
-                ..Settings::default()
-            },
-            1,
-        );
-        assert_eq!(brokers.state(0, at(0)), State::Open);
-        brokers.reconfigure(Settings::default(), 2);
-        assert_eq!(brokers.state(0, at(0)), State::Closed);
+    fn a_reload_keeps_what_is_known_of_those_who_stay() {
+        let mut brokers = dead(2);
+        let impatient = Settings {
+            failures: 9,
+            ..Settings::default()
+        };
+        brokers.reconfigure(impatient, 3, &[]);
+        let states = |brokers: &Brokers| [0, 1, 2].map(|server| brokers.state(server, at(500)));
+        assert_eq!(states(&brokers), [State::Open, State::Open, State::Closed]);
+        assert_eq!(brokers.access(at(500)), Access::Free);
+
+        // The one that was alive goes: of the dead ones nothing was forgotten.
+        brokers.reconfigure(impatient, 3, &[2]);
+        assert!(!brokers.may_dial(2, at(500)));
+        assert_eq!(brokers.access(at(500)), Access::Shut { until: at(2000) });
+        brokers.report(2, Report::Answered, at(500));
+
+        // It comes back, and nothing speaks against it; a dead one goes, and no longer counts.
+        brokers.reconfigure(impatient, 3, &[0]);
+        assert!(brokers.may_dial(2, at(500)) && !brokers.may_dial(0, at(5000)));
+        assert!((brokers.capacity(at(500)) - 1.0).abs() < 1e-9);
     }
 }

@@ -14,6 +14,8 @@ use crate::mqtt::Version;
 pub struct Arrival {
     /// Index into [`Settings::lanes`]; their number for the lane "default".
     pub lane: usize,
+    /// [`Lane::label`] of it; `None` for the lane "default".
+    pub label: Option<usize>,
     /// Tokens that it takes.
     pub cost: Tokens,
     /// Version of the CONNECT.
@@ -78,8 +80,10 @@ impl Classifier {
                 .keys
                 .hash_one((client_id, username, password, common_name, is_v5)))
         };
+        let lane = lanes::classify(&self.lanes, request);
         Arrival {
-            lane: lanes::classify(&self.lanes, request),
+            lane,
+            label: self.lanes.get(lane).map(|lane| lane.label),
             cost: if request.persistent {
                 self.persistent
             } else {

@@ -109,7 +109,8 @@ impl<W> Controller<W> {
     /// Takes new settings over; what was issued stays issued, and no fresh burst is granted. Who is held keeps its
     /// deadline and its place, and what was learned is kept.
     pub fn reconfigure(&mut self, settings: Settings, now: Moment) {
-        self.brokers.reconfigure(settings.breaker, settings.servers);
+        self.brokers
+            .reconfigure(settings.breaker, settings.servers, &settings.retired);
         self.adaptive
             .reconfigure(settings.adaptive, settings.max_in_flight);
         self.credentials.reconfigure(settings.bad_credentials);

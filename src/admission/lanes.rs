@@ -11,6 +11,8 @@ use super::Request;
 pub struct Lane {
     /// Metric label and audit word.
     pub name: String,
+    /// Number that telemetry knows it by. A reload may change its place in the list; this stays.
+    pub label: usize,
     /// Who is in it: all that are given must match.
     pub members: Members,
     /// Tokens a second that only this lane may use, 0 or more; the reserves together stay below the rate.
@@ -182,6 +184,7 @@ mod tests {
     fn lane(members: Members) -> Lane {
         Lane {
             name: "lane".into(),
+            label: 0,
             members,
             reserve: 0.0,
             priority: 0,

@@ -58,8 +58,10 @@ pub struct Settings {
     pub bad_credentials: credentials::Settings,
     /// `[upstream.breaker]`.
     pub breaker: breaker::Settings,
-    /// Number of `upstream.servers`, at least 1: each has its own breaker.
+    /// Number of brokers, at least 1: each has its own breaker.
     pub servers: usize,
+    /// Those of them that a reload took away, by index; not all.
+    pub retired: Vec<usize>,
 }
 
 /// The defaults of the contract.
@@ -84,6 +86,7 @@ impl Default for Settings {
             bad_credentials: credentials::Settings::default(),
             breaker: breaker::Settings::default(),
             servers: 1,
+            retired: Vec::new(),
         }
     }
 }

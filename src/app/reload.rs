@@ -1,119 +1,314 @@
-//! Reading the files of `[tls]` again, on SIGHUP and when they have changed: what is whole and good takes the place of
-//! what was in effect, for the connections that come from then on; what is not changes nothing.
+//! Reading the configuration again: on SIGHUP all of it, and by itself what has changed of the files of `[tls]`, and of
+//! the configuration's own where `reload.watch` asks for that. What is whole and good takes the place of what was in
+//! effect, for the connections that come from then on; what is not changes nothing.
 
-use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use serde_json::{Map, Value};
 use tokio::signal::unix::Signal;
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::connection::House;
-use crate::telemetry::audit::{self, Change};
+use super::aside::aside;
+use super::parts::{Auditing, Parts, Prepared, TooManyLanes, label, see_off};
+use crate::config::{self, Config, Difference, Mistakes, Reloaded, Sources};
+use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::{Metrics, Reload};
-use crate::telemetry::wall_clock;
-use crate::tls::{self, Acceptor, Fingerprint, LoadError};
+use crate::telemetry::{log, wall_clock};
+use crate::tls::{Acceptor, Fingerprint, LoadError};
+use crate::upstream::TooManyBrokers;
 
-/// How often the files are looked at. Certificates are renewed days before they expire and revocation lists hours, so
-/// half a minute is soon; to read them all takes a millisecond. By content and not by events of the file system, which
-/// a volume that swaps symbolic links does not send.
-pub(super) const LOOK: Duration = Duration::from_secs(30);
+/// How often the files of `[tls]` are looked at. Certificates are renewed days before they expire and revocation lists
+/// hours, so half a minute is soon; to read them all takes a millisecond. By content and not by events of the file
+/// system, which a volume that swaps symbolic links does not send.
+const LOOK: Duration = Duration::from_secs(30);
 
-/// Keeps the certificates of a running daemon as fresh as their files.
+/// The same with `reload.watch`: somebody has saved the file and waits for it to take effect.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// A changed configuration is taken when it is the same after this time: a file that is being written may be legal
+/// TOML at any of its lines.
+const SETTLED: Duration = Duration::from_millis(250);
+
+/// Why nothing has changed.
+#[derive(Debug, thiserror::Error)]
+enum ReloadError {
+    /// The operator's to mend: what `seawall check` says as well.
+    #[error("{}", .0.in_a_line())]
+    Configuration(#[from] Mistakes),
+    /// A file of `[tls]` has changed since it was checked.
+    #[error("{}", join(.0))]
+    Tls(Vec<LoadError>),
+    /// The audit log that is asked for can't be written.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error(transparent)]
+    Brokers(#[from] TooManyBrokers),
+    #[error(transparent)]
+    Lanes(#[from] TooManyLanes),
+    /// The operating system has no thread for it.
+    #[error("the files can't be looked at: {0}")]
+    System(#[from] std::io::Error),
+}
+
+fn join(errors: &[LoadError]) -> String {
+    errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
+}
+
+/// Keeps a running daemon as fresh as its files.
 pub(super) struct Reloader {
-    settings: tls::Settings,
-    house: Arc<House>,
-    metrics: Arc<Metrics>,
+    parts: Arc<Parts>,
+    sources: Sources,
     /// What is in effect.
+    config: Config,
     acceptor: Acceptor,
+    /// The names of all lanes that ever were, by label.
+    lanes: Vec<String>,
+    log: Option<log::Handle>,
     /// What the files held when they were last read, good or not: a bad one is refused once and not every time.
-    seen: Fingerprint,
+    seen: Seen,
     /// When it was last looked whether something has expired, in Unix seconds.
     looked: i64,
 }
 
-impl Reloader {
-    /// For `acceptor`, which was loaded from `settings` after their files were `seen`: what has changed in between is
-    /// read once more.
-    pub(super) fn new(
-        settings: tls::Settings,
-        seen: Fingerprint,
-        acceptor: Acceptor,
-        house: Arc<House>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        show(&acceptor, &metrics);
+/// What the files hold.
+#[derive(Clone, PartialEq)]
+pub(super) struct Seen {
+    tls: Fingerprint,
+    file: Fingerprint,
+}
+
+impl Seen {
+    /// Waits for disks.
+    pub(super) fn of(sources: &Sources, config: &Config) -> Self {
         Self {
-            settings,
-            house,
-            metrics,
+            tls: config.tls.fingerprint(),
+            file: Fingerprint::of(sources.file.iter().map(Path::new)),
+        }
+    }
+}
+
+impl Reloader {
+    /// For a daemon that runs by `config`, whose files were `seen` before they were loaded: what has changed in between
+    /// is read once more.
+    pub(super) fn new(parts: Arc<Parts>, config: Config, seen: Seen, acceptor: Acceptor) -> Self {
+        show(&acceptor, &parts.metrics);
+        Self {
+            parts,
+            sources: Sources::default(),
+            lanes: config
+                .admission
+                .lanes
+                .iter()
+                .map(|lane| lane.name.clone())
+                .collect(),
+            config,
             acceptor,
+            log: None,
             seen,
             looked: now(),
         }
     }
 
+    /// Where to read the configuration from, and the log that goes by it.
+    pub(super) fn from(mut self, sources: Sources, log: Option<log::Handle>) -> Self {
+        self.seen.file = Seen::of(&sources, &self.config).file;
+        self.sources = sources;
+        self.log = log;
+        self
+    }
+
     /// Runs for ever.
-    pub(super) async fn run(mut self, mut hangups: Signal, look: Duration) {
+    pub(super) async fn run(mut self, mut hangups: Signal) {
         loop {
+            let pause = if self.config.watch { WATCH } else { LOOK };
             let asked = tokio::select! {
                 Some(()) = hangups.recv() => true,
-                () = sleep(look) => false,
+                () = sleep(pause) => false,
             };
             self.look(asked).await;
         }
     }
 
-    /// Reads the files if that was `asked` for, or if they have changed.
+    /// Reads everything if that was `asked` for, or what has changed. Who drains goes by what it drained with.
     async fn look(&mut self, asked: bool) {
         self.tell_what_expired();
-        if asked && let Some(audit) = self.house.telemetry().audit() {
+        if asked && let Some(audit) = self.parts.house.telemetry().audit() {
             audit.reopen();
         }
-        let (settings, known) = (self.settings.clone(), self.seen.clone());
-        let acceptor = self.acceptor.clone();
-        let read = aside(move || {
-            let seen = settings.fingerprint();
-            let due = asked || known != seen;
-            (seen, due.then(|| acceptor.reload(&settings)))
-        });
-        match read.await {
-            Ok((seen, loaded)) => {
-                self.seen = seen;
-                let why = if asked { "SIGHUP" } else { "the files have changed" };
-                if let Some(loaded) = loaded {
-                    self.take(loaded, why);
+        if self.parts.tasks.is_draining() {
+            if asked {
+                tracing::info!("draining: the configuration is not read again");
+            }
+            return;
+        }
+        if asked {
+            self.reload("SIGHUP").await;
+            return;
+        }
+        match self.seen_now().await {
+            Err(error) => tracing::error!(%error, "the files can't be looked at"),
+            Ok(seen) if self.config.watch && seen.file != self.seen.file => {
+                if self.has_settled(&seen).await {
+                    self.reload("the file has changed").await;
                 }
             }
-            Err(error) => tracing::error!(%error, "the files of [tls] can't be looked at"),
+            Ok(seen) if seen.tls != self.seen.tls => self.reload_certificates(seen).await,
+            Ok(_) => {}
         }
     }
 
-    fn take(&mut self, loaded: Result<Acceptor, Vec<LoadError>>, why: &str) {
+    async fn seen_now(&self) -> std::io::Result<Seen> {
+        let (sources, config) = (self.sources.clone(), self.config.clone());
+        aside(move || Seen::of(&sources, &config)).await
+    }
+
+    async fn has_settled(&self, seen: &Seen) -> bool {
+        sleep(SETTLED).await;
+        self.seen_now().await.is_ok_and(|now| now.file == seen.file)
+    }
+
+    /// All of the configuration, and every file that it names.
+    async fn reload(&mut self, why: &str) {
+        let (changed, refused) = match self.prepare().await {
+            Ok((prepared, changed, refused)) => {
+                self.take(prepared).await;
+                (changed, refused)
+            }
+            Err(error) => {
+                tracing::error!(why, %error, "the configuration is not reloaded: nothing has changed");
+                self.tell(Reload::Refused, "configuration", why, Map::new());
+                return;
+            }
+        };
+        for refused in &refused {
+            tracing::error!(
+                why,
+                "{refused}: takes effect on restart alone, and stays as it was"
+            );
+        }
+        let result = match (changed.is_empty(), refused.is_empty()) {
+            (_, true) => Reload::Done,
+            (false, false) => Reload::Partial,
+            (true, false) => Reload::Refused,
+        };
+        let shown = changed
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(", ");
+        tracing::info!(
+            why,
+            result = result.word(),
+            changed = shown,
+            "the configuration is reloaded"
+        );
+        let mut details = Map::new();
+        for (word, differences) in [("changed", changed), ("refused", refused)] {
+            if !differences.is_empty() {
+                details.insert(word.to_owned(), differences.into_iter().map(entry).collect());
+            }
+        }
+        self.tell(result, "configuration", why, details);
+    }
+
+    /// Everything that can fail, and nothing that is seen outside.
+    async fn prepare(&mut self) -> Result<(Prepared, Vec<Difference>, Vec<Difference>), ReloadError> {
+        self.seen = self.seen_now().await?;
+        let (sources, running, acceptor) = (self.sources.clone(), self.config.clone(), self.acceptor.clone());
+        let read = aside(move || {
+            let reloaded = config::reload(&sources, &running)?;
+            let seen = reloaded.config.tls.fingerprint();
+            let acceptor = acceptor.reload(&reloaded.config.tls).map_err(ReloadError::Tls)?;
+            Ok::<_, ReloadError>((reloaded, seen, acceptor))
+        });
+        let (reloaded, seen, acceptor) = read.await??;
+        let Reloaded {
+            mut config,
+            changed,
+            refused,
+        } = reloaded;
+        let brokers = self.parts.brokers.renewed(&config.upstream.servers).await?;
+        let lanes = label(&mut config.admission.lanes, &self.lanes)?;
+        let audit = self.prepare_audit(config.audit.clone()).await?;
+        self.seen.tls = seen;
+        let prepared = Prepared {
+            config,
+            acceptor,
+            brokers,
+            lanes,
+            audit,
+        };
+        Ok((prepared, changed, refused))
+    }
+
+    async fn prepare_audit(&self, wanted: Option<audit::Settings>) -> Result<Auditing, ReloadError> {
+        let running = self.parts.house.telemetry().audit();
+        let running = running.map(|audit| audit.settings().path);
+        if running.as_deref() == wanted.as_ref().map(|settings| settings.path.as_path()) {
+            return Ok(Auditing::Same);
+        }
+        let Some(settings) = wanted else {
+            return Ok(Auditing::Other(None));
+        };
+        let metrics = Arc::clone(&self.parts.metrics);
+        let audit = aside(move || Audit::start(settings, metrics)).await??;
+        Ok(Auditing::Other(Some(audit)))
+    }
+
+    async fn take(&mut self, prepared: Prepared) {
+        self.lanes.clone_from(&prepared.lanes);
+        self.acceptor = prepared.acceptor.clone();
+        let before = std::mem::replace(&mut self.config, prepared.config.clone());
+        let audit = self.parts.take(prepared);
+        show(&self.acceptor, &self.parts.metrics);
+        if before.log != self.config.log
+            && let Some(log) = &self.log
+            && let Err(error) = log.reconfigure(&self.config.log)
+        {
+            tracing::error!(%error, "the log goes on as it was");
+        }
+        if let Some(audit) = audit {
+            see_off(audit).await;
+        }
+    }
+
+    /// The files of `[tls]` alone, under the configuration that is in effect.
+    async fn reload_certificates(&mut self, seen: Seen) {
+        const WHY: &str = "the files have changed";
+        self.seen.tls = seen.tls;
+        let (settings, acceptor) = (self.config.tls.clone(), self.acceptor.clone());
+        let loaded = match aside(move || acceptor.reload(&settings)).await {
+            Ok(loaded) => loaded.map_err(ReloadError::Tls),
+            Err(error) => Err(error.into()),
+        };
         match loaded {
             Ok(acceptor) => {
-                self.house.replace_tls(&acceptor);
-                self.metrics.reloaded(Reload::Done);
-                self.audit("done", why);
-                tracing::info!(why, "certificates are reloaded");
-                show(&acceptor, &self.metrics);
+                self.parts.house.replace_tls(&acceptor);
+                tracing::info!(why = WHY, "certificates are reloaded");
+                show(&acceptor, &self.parts.metrics);
                 self.acceptor = acceptor;
+                self.tell(Reload::Done, "certificates", WHY, Map::new());
             }
-            Err(errors) => {
-                self.metrics.reloaded(Reload::Refused);
-                self.audit("refused", why);
-                for error in errors {
-                    tracing::error!(why, %error, "certificates are not reloaded: those in effect stay");
-                }
+            Err(error) => {
+                tracing::error!(why = WHY, %error, "certificates are not reloaded: those in effect stay");
+                self.tell(Reload::Refused, "certificates", WHY, Map::new());
             }
         }
     }
 
-    fn audit(&self, result: &str, why: &str) {
-        if let Some(audit) = self.house.telemetry().audit() {
-            let details = [("what", "certificates"), ("result", result), ("why", why)];
-            audit.change(Change::Reload, audit::details(&details));
+    /// Tells metrics and audit what came of it.
+    fn tell(&self, result: Reload, what: &str, why: &str, mut details: Map<String, Value>) {
+        self.parts.metrics.reloaded(result);
+        if let Some(audit) = self.parts.house.telemetry().audit() {
+            let words = [("what", what), ("result", result.word()), ("why", why)];
+            details.append(&mut audit::details(&words));
+            audit.change(Change::Reload, details);
         }
     }
 
@@ -154,13 +349,12 @@ fn show(acceptor: &Acceptor, metrics: &Metrics) {
     }
 }
 
-/// Does `work` on a thread of its own: it waits for disks, and loading a key computes. One at a time.
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let (done, result) = oneshot::channel();
-    std::thread::Builder::new()
-        .name("seawall-reload".to_owned())
-        .spawn(move || done.send(work()))?;
-    result.await.map_err(io::Error::other)
+/// What an audit line says of a key that is, or should be, another.
+fn entry(difference: Difference) -> (String, Value) {
+    let Difference { path, from, to } = difference;
+    let value = |value| serde_json::to_value(value).unwrap_or_default();
+    let entry = [("from".to_owned(), value(from)), ("to".to_owned(), value(to))];
+    (path, Value::Object(entry.into_iter().collect()))
 }
 
 fn now() -> i64 {
@@ -169,113 +363,4 @@ fn now() -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use tokio::signal::unix::{SignalKind, signal};
-    use tokio::time::timeout;
-
-    use super::*;
-    use crate::app::{self, Running};
-    use crate::config::{self, Sources};
-
-    /// Writes a certificate that expires in `year`, and its key.
-    fn write(folder: &Path, year: i32) {
-        let key = rcgen::KeyPair::generate().unwrap();
-        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
-        std::fs::write(folder.join("server.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        std::fs::write(folder.join("server.key"), key.serialize_pem()).unwrap();
-    }
-
-    async fn start(folder: &Path) -> Running {
-        let set = [
-            format!("tls.certificate={}", folder.join("server.pem").display()),
-            format!("tls.private_key={}", folder.join("server.key").display()),
-            "listen.addresses=127.0.0.1:0".to_owned(),
-            "admin.address=127.0.0.1:0".to_owned(),
-            "upstream.servers=127.0.0.1:1".to_owned(),
-        ];
-        let sources = Sources {
-            set: set.to_vec(),
-            ..Sources::default()
-        };
-        app::start(config::load(&sources).unwrap()).await.unwrap()
-    }
-
-    /// The year in which the certificate in effect expires, and how many reloads were done and refused.
-    fn seen(running: &Running) -> (i64, [f64; 2]) {
-        let text = running.metrics.render(running.door.snapshot()).unwrap();
-        let value = |series: &str| -> f64 {
-            let line = text.lines().find_map(|line| line.strip_prefix(series));
-            line.unwrap().trim().parse().unwrap()
-        };
-        let expiry = value("seawall_certificate_expiry_seconds{name=\"default\"}");
-        let reloads =
-            ["done", "refused"].map(|word| value(&format!("seawall_reloads_total{{result=\"{word}\"}}")));
-        // The first of January.
-        (1970 + (expiry / 31_556_952.0).round() as i64, reloads)
-    }
-
-    #[tokio::test]
-    async fn files_are_read_when_they_have_changed_or_when_that_is_asked_for() {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), 2030);
-        let mut running = start(folder.path()).await;
-        let mut reloader = running.reloader.take().unwrap();
-        assert_eq!(seen(&running), (2030, [0.0, 0.0]));
-        reloader.look(false).await;
-        assert_eq!(seen(&running), (2030, [0.0, 0.0]), "nothing has changed");
-        reloader.look(true).await;
-        assert_eq!(seen(&running), (2030, [1.0, 0.0]), "it was asked for");
-        write(folder.path(), 2031);
-        reloader.look(false).await;
-        assert_eq!(seen(&running), (2031, [2.0, 0.0]));
-
-        // A renewal that has written one file of two, then the other.
-        let key = std::fs::read(folder.path().join("server.key")).unwrap();
-        write(folder.path(), 2032);
-        let new = std::fs::read(folder.path().join("server.key")).unwrap();
-        std::fs::write(folder.path().join("server.key"), key).unwrap();
-        reloader.look(false).await;
-        assert_eq!(seen(&running), (2031, [2.0, 1.0]));
-        reloader.look(false).await;
-        assert_eq!(
-            seen(&running),
-            (2031, [2.0, 1.0]),
-            "what was refused is not tried again"
-        );
-        std::fs::write(folder.path().join("server.key"), new).unwrap();
-        reloader.look(false).await;
-        assert_eq!(seen(&running), (2032, [3.0, 1.0]));
-
-        std::fs::remove_file(folder.path().join("server.key")).unwrap();
-        reloader.look(false).await;
-        assert_eq!(seen(&running), (2032, [3.0, 2.0]));
-    }
-
-    #[tokio::test]
-    async fn it_looks_by_itself_again_and_again() {
-        let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), 2030);
-        let mut running = start(folder.path()).await;
-        let reloader = running.reloader.take().unwrap();
-        let hangups = signal(SignalKind::hangup()).unwrap();
-        running
-            .tasks
-            .spawn_until_stopped(reloader.run(hangups, Duration::from_millis(20)));
-        let mut done = 0.0;
-        for year in [2031, 2032] {
-            write(folder.path(), year);
-            let change = async {
-                while seen(&running).0 != i64::from(year) {
-                    sleep(Duration::from_millis(5)).await;
-                }
-            };
-            timeout(Duration::from_secs(20), change).await.unwrap();
-            assert!(seen(&running).1[0] > done, "{:?}", seen(&running));
-            done = seen(&running).1[0];
-        }
-        running.tasks.stop();
-    }
-}
+mod tests;

@@ -1,13 +1,14 @@
 //! Looks at the breakers and the rate, and tells log and audit how they change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::parts::Parts;
 use crate::admission::breaker::State;
 use crate::connection::House;
-use crate::door::Door;
 use crate::telemetry::audit::{self, Change};
 
 /// How often it is looked: a line tells the moment to a tenth of a second.
@@ -19,29 +20,38 @@ const LOOKS_A_RATE: u32 = 10;
 /// A change of the rate by less is no step.
 const STEP: f64 = 0.1;
 
-/// Runs for ever. `servers` are the names of the brokers, in the order of their index.
-pub(super) async fn watch(house: Arc<House>, door: Arc<Door>, servers: Vec<String>) {
-    let mut breakers = vec![State::Closed; servers.len()];
-    let mut rate = door.snapshot().rate;
+/// Runs for ever.
+pub(super) async fn watch(parts: Arc<Parts>) {
+    let mut breakers = BTreeMap::new();
+    let mut rate = parts.door.snapshot().rate;
     let mut looks = 0;
     loop {
         sleep(LOOK).await;
-        for (index, (server, before)) in servers.iter().zip(&mut breakers).enumerate() {
-            let state = door.breaker(index);
-            if state != std::mem::replace(before, state) {
-                tell_breaker(&house, server, state);
-            }
-        }
+        breakers = look(&parts, &breakers);
         looks += 1;
         if looks == LOOKS_A_RATE {
             looks = 0;
-            let now = door.snapshot().rate;
+            let now = parts.door.snapshot().rate;
             if (now - rate).abs() > rate * STEP {
-                tell_rate(&house, rate, now);
+                tell_rate(&parts.house, rate, now);
                 rate = now;
             }
         }
     }
+}
+
+/// The breakers of the brokers in use, by index; tells of those that have changed. One that was not there was closed.
+fn look(parts: &Parts, before: &BTreeMap<usize, State>) -> BTreeMap<usize, State> {
+    let mut now = BTreeMap::new();
+    for (server, _) in parts.brokers.up() {
+        let state = parts.door.breaker(server);
+        if state != before.get(&server).copied().unwrap_or(State::Closed) {
+            let name = parts.metrics.server(server).unwrap_or_default();
+            tell_breaker(&parts.house, &name, state);
+        }
+        now.insert(server, state);
+    }
+    now
 }
 
 /// Three states, each of which lasts for long: no client can fill the log with them.

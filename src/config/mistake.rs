@@ -6,6 +6,9 @@ use std::path::PathBuf;
 /// Mistakes printed at a time; the rest is counted. A file that is no configuration at all has one on each line.
 const SHOWN: usize = 50;
 
+/// Mistakes in a line of the log; `seawall check` shows the others.
+const LOGGED: usize = 8;
+
 /// Where something was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
@@ -69,6 +72,16 @@ impl Mistakes {
     pub fn iter(&self) -> impl Iterator<Item = &Mistake> {
         self.0.iter()
     }
+
+    /// All of them in one line, for a log.
+    pub fn in_a_line(&self) -> String {
+        let first: Vec<String> = self.0.iter().take(LOGGED).map(Mistake::in_a_line).collect();
+        let more = match self.0.len().saturating_sub(LOGGED) {
+            0 => String::new(),
+            more => format!("; and {more} more"),
+        };
+        format!("{}{more}", first.join("; "))
+    }
 }
 
 impl Mistake {
@@ -81,6 +94,25 @@ impl Mistake {
             allowed: String::new(),
             hint: hint.map(str::to_owned),
         }
+    }
+
+    fn in_a_line(&self) -> String {
+        let place = self
+            .place
+            .as_ref()
+            .map(|place| format!("{place}: "))
+            .unwrap_or_default();
+        let path = if self.path.is_empty() {
+            String::new()
+        } else {
+            format!("{}: ", printable(&self.path))
+        };
+        let allowed = if self.allowed.is_empty() {
+            String::new()
+        } else {
+            format!(", allowed: {}", self.allowed)
+        };
+        format!("{place}{path}{}{allowed}", printable(&self.found))
     }
 
     /// The line of the file that it is in; 0 where it is in none.

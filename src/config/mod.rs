@@ -13,6 +13,7 @@ mod list;
 mod mistake;
 mod quantity;
 mod reader;
+mod reload;
 mod tables;
 mod text;
 
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 pub use keys::{Change, Key};
 pub use mistake::{Mistake, Mistakes, Place};
 pub use quantity::{NoDuration, duration};
+pub use reload::{Difference, Reloaded, reload};
 
 use layer::{Layer, Places};
 use reader::{Reader, Stage};
@@ -58,6 +60,8 @@ pub struct Config {
     pub audit: Option<crate::telemetry::audit::Settings>,
     /// `[log]`
     pub log: crate::telemetry::log::Settings,
+    /// `reload.watch`: whether a change of the file is taken without being asked to.
+    pub watch: bool,
     keys: Vec<Key>,
 }
 
@@ -117,50 +121,17 @@ pub fn keys() -> Vec<Key> {
 
 /// Reads all sources. Fails with every mistake in them, also in those values that a later source beats.
 pub fn load(sources: &Sources) -> Result<Config, Mistakes> {
-    read(sources, |_, _| {})
+    Gathered::of(sources).read(|_, _| {})
 }
 
 /// As [`load`], and opens what the configuration names as well: everything that can be found wrong before a run.
 pub fn check(sources: &Sources) -> Result<Config, Mistakes> {
-    read(sources, files::inspect)
-}
-
-fn read(sources: &Sources, inspect: impl Fn(&Config, &mut Reader<'_>)) -> Result<Config, Mistakes> {
-    let mut gathered = Gathered::default();
-    gathered.file(sources.file.as_deref());
-    gathered.texts(sources);
-    let Gathered {
-        places,
-        layers,
-        mut mistakes,
-        whole,
-    } = gathered;
-    let merged = layer::merge(&layers, &tables()).unwrap_or_else(|error| {
-        mistakes.push(Mistake::general(
-            format!("the sources can't be laid over each other: {error}"),
-            None,
-        ));
-        Layer::empty()
-    });
-    // Of half a file it can't be said what is missing in it.
-    let mut reader = Reader::new(&places, if whole { Stage::Whole } else { Stage::Layer });
-    let mut config = reader.read(&merged, tables::config);
-    if whole {
-        checks::contradictions(&config, &mut reader);
-        inspect(&config, &mut reader);
-    }
-    let incomplete = reader.is_incomplete();
-    let (keys, wrong) = reader.finish();
-    mistakes.extend(wrong);
-    if incomplete && !sources.searched.is_empty() {
-        mistakes.push(no_file(&sources.searched));
-    }
-    config.keys = keys;
-    Mistakes::of(mistakes).map_or(Ok(config), Err)
+    Gathered::of(sources).read(files::inspect)
 }
 
 /// What was collected from the sources.
-struct Gathered {
+struct Gathered<'a> {
+    sources: &'a Sources,
     places: Places,
     layers: Vec<Layer>,
     mistakes: Vec<Mistake>,
@@ -168,18 +139,48 @@ struct Gathered {
     whole: bool,
 }
 
-impl Default for Gathered {
-    fn default() -> Self {
-        Self {
+impl<'a> Gathered<'a> {
+    fn of(sources: &'a Sources) -> Self {
+        let mut gathered = Self {
+            sources,
             places: Places::default(),
             layers: Vec::new(),
             mistakes: Vec::new(),
             whole: true,
-        }
+        };
+        gathered.file(sources.file.as_deref());
+        gathered.texts(sources);
+        gathered
     }
-}
 
-impl Gathered {
+    /// What all of it means together.
+    fn read(&self, inspect: impl Fn(&Config, &mut Reader<'_>)) -> Result<Config, Mistakes> {
+        let mut mistakes = self.mistakes.clone();
+        let merged = layer::merge(&self.layers, &tables()).unwrap_or_else(|error| {
+            mistakes.push(Mistake::general(
+                format!("the sources can't be laid over each other: {error}"),
+                None,
+            ));
+            Layer::empty()
+        });
+        // Of half a file it can't be said what is missing in it.
+        let stage = if self.whole { Stage::Whole } else { Stage::Layer };
+        let mut reader = Reader::new(&self.places, stage);
+        let mut config = reader.read(&merged, tables::config);
+        if self.whole {
+            checks::contradictions(&config, &mut reader);
+            inspect(&config, &mut reader);
+        }
+        let incomplete = reader.is_incomplete();
+        let (keys, wrong) = reader.finish();
+        mistakes.extend(wrong);
+        if incomplete && !self.sources.searched.is_empty() {
+            mistakes.push(no_file(&self.sources.searched));
+        }
+        config.keys = keys;
+        Mistakes::of(mistakes).map_or(Ok(config), Err)
+    }
+
     fn file(&mut self, path: Option<&Path>) {
         let Some(path) = path else { return };
         match file::read(path, &mut self.places) {

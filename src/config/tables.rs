@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::Config;
 use super::address::{LISTEN, NETWORK};
 use super::keys::Change::{OnReload, OnRestart};
-use super::kind::{Choice, Parsed, Whole};
+use super::kind::{Choice, Parsed, Switch, Whole};
 use super::list::List;
 use super::mistake::similar;
 use super::quantity::{Size, Span};
@@ -69,6 +69,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
         admin: root.table("admin", admin),
         audit: root.table("audit", audit::table),
         log: root.table("log", log),
+        watch: root.table("reload", reload),
         keys: Vec::new(),
     }
 }
@@ -155,6 +156,11 @@ fn admin(table: &mut Table<'_, '_>) -> admin::Settings {
     admin::Settings {
         address: table.key("address", OnRestart, &LISTEN, loopback),
     }
+}
+
+fn reload(table: &mut Table<'_, '_>) -> bool {
+    // Off: who edits a file in place would put a limit into effect with each save.
+    table.key("watch", OnReload, &Switch, false)
 }
 
 fn log(table: &mut Table<'_, '_>) -> log::Settings {

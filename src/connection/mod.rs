@@ -124,7 +124,17 @@ impl House {
         self.rules.load().drain
     }
 
-    /// Takes other certificates for the connections that come from now on.
+    /// What connections that come now go by.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// Other rules for the connections that come from now on.
+    pub fn replace_rules(&self, rules: Rules) {
+        self.rules.store(Arc::new(rules));
+    }
+
+    /// Other certificates for the connections that come from now on.
     pub fn replace_tls(&self, tls: &tls::Acceptor) {
         self.rules.rcu(|rules| Rules {
             tls: tls.clone(),

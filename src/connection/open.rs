@@ -15,7 +15,7 @@ use crate::mqtt::framing::Framing;
 use crate::reason::Reason;
 use crate::relay;
 use crate::telemetry::ending::Phase;
-use crate::upstream::{self, Answer, DialError, NoAnswer, Upstream};
+use crate::upstream::{self, Answer, DialError, Health, NoAnswer, Upstream};
 
 /// A session with a broker.
 pub(super) struct Opened {
@@ -68,7 +68,7 @@ impl Life<'_> {
     ) -> Result<Opened, NoSession> {
         let door = &self.house.door;
         let mut arrival = self.arrival(client, connect);
-        self.attempt.lane = Some(arrival.lane);
+        self.attempt.lane = arrival.label;
         let came = door.now();
         loop {
             let permit = self.admit(client, &mut bytes, &arrival).await?;
@@ -159,11 +159,12 @@ impl Life<'_> {
         let patience = self.rules.upstream.connack_timeout;
         let answer =
             upstream::first_answer(client, &mut broker, bytes, framing, connect.version, patience).await;
-        let health = self.house.brokers.health(trial.server);
+        let brokers = &self.house.brokers;
+        let server = trial.server;
         match answer {
             Ok(answer) => {
                 self.attempt.connack = Some((answer.code, answer.latency));
-                health.inspect(|health| health.succeeded());
+                brokers.note(server, Health::succeeded);
                 trial.tell(Report::Answered);
                 let session = permit.answered(answer.code, answer.latency);
                 Ok(Opened {
@@ -185,13 +186,13 @@ impl Life<'_> {
             Err(NoAnswer::BrokerFailed) => {
                 trial.tell(Report::Failed);
                 permit.settle(Outcome::Failed);
-                health.inspect(|health| health.failed());
+                brokers.note(server, Health::failed);
                 Err(refused(Reason::NoBroker))
             }
             Err(NoAnswer::TimedOut) => {
                 trial.tell(Report::Failed);
                 permit.settle(Outcome::TimedOut);
-                health.inspect(|health| health.stayed_silent());
+                brokers.note(server, Health::stayed_silent);
                 Err(refused(Reason::NoBroker))
             }
         }

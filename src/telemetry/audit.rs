@@ -13,7 +13,7 @@ mod writer;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,6 +83,7 @@ pub fn details(words: &[(&str, &str)]) -> serde_json::Map<String, serde_json::Va
 
 /// The running audit log. Dropping it writes what is queued and ends the thread.
 pub struct Audit {
+    path: PathBuf,
     records: Option<SyncSender<Record>>,
     finished: Mutex<Receiver<()>>,
     shared: Arc<Shared>,
@@ -90,18 +91,26 @@ pub struct Audit {
 }
 
 /// What the handle and the writer's thread share beside the channel.
-#[derive(Default)]
 struct Shared {
     queued_bytes: AtomicUsize,
     reopen: AtomicBool,
     stop: AtomicBool,
+    rotate: AtomicU64,
+    keep: AtomicUsize,
 }
 
 impl Audit {
     /// Opens the log, mends its end (a torn last line is cut off) and takes up its chain.
     pub fn start(settings: Settings, metrics: Arc<Metrics>) -> Result<Self, AuditError> {
+        let shared = Arc::new(Shared {
+            queued_bytes: AtomicUsize::new(0),
+            reopen: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            rotate: AtomicU64::new(settings.rotate),
+            keep: AtomicUsize::new(settings.keep),
+        });
+        let path = settings.path.clone();
         let (log, found) = Log::open(settings)?;
-        let shared = Arc::new(Shared::default());
         let (records, queue) = sync_channel(MAX_QUEUED);
         let (running, finished) = sync_channel(0);
         let writer = Writer::new(log, found, queue, Arc::clone(&shared), Arc::clone(&metrics));
@@ -113,6 +122,7 @@ impl Audit {
             })
             .map_err(AuditError::Thread)?;
         Ok(Self {
+            path,
             records: Some(records),
             finished: Mutex::new(finished),
             shared,
@@ -136,6 +146,21 @@ impl Audit {
     /// A change of state, with what is worth knowing of it. `ts`, `event` and `prev` are added.
     pub fn change(&self, change: Change, details: serde_json::Map<String, serde_json::Value>) {
         self.send(Event::Change { change, details });
+    }
+
+    /// What it goes by.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            path: self.path.clone(),
+            rotate: self.shared.rotate.load(Ordering::Relaxed),
+            keep: self.shared.keep.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Rotates at another size and keeps another number of files from here on.
+    pub fn limit(&self, rotate: u64, keep: usize) {
+        self.shared.rotate.store(rotate, Ordering::Relaxed);
+        self.shared.keep.store(keep, Ordering::Relaxed);
     }
 
     /// Opens the path anew, within the next moment: for a log rotation from outside, on SIGHUP.

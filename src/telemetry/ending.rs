@@ -245,13 +245,13 @@ pub struct Attempt {
     pub client_id: Option<String>,
     /// Clean session or Clean Start, once it is read.
     pub clean: Option<bool>,
-    /// Index of its lane in `admission.lanes`, their number for "default", once it is classified.
+    /// The label of its lane, once it is classified; `None`: "default".
     pub lane: Option<usize>,
     /// The decision, once it is made.
     pub decision: Option<Decision>,
     /// Time spent in the hold, where there was any.
     pub held: Option<Duration>,
-    /// Index of the broker in `upstream.servers`, once it is dialled.
+    /// The broker's index, once it is dialled.
     pub server: Option<usize>,
     /// The broker's CONNACK code and its latency.
     pub connack: Option<(u8, Duration)>,

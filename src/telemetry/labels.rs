@@ -97,18 +97,21 @@ impl Shed {
 pub enum Reload {
     /// What was read is in effect.
     Done,
-    /// Something is wrong with it, and what was in effect still is.
+    /// It is but for keys that take effect on restart, which stay as they were.
+    Partial,
+    /// Something is wrong with it, or nothing else but such keys had changed: what was in effect still is.
     Refused,
 }
 
 impl Reload {
     /// Every result, in the order of the enum.
-    pub const ALL: [Self; 2] = [Self::Done, Self::Refused];
+    pub const ALL: [Self; 3] = [Self::Done, Self::Partial, Self::Refused];
 
-    /// The metric label.
+    /// The metric label and audit word.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Done => "done",
+            Self::Partial => "partial",
             Self::Refused => "refused",
         }
     }
@@ -257,35 +260,6 @@ impl Label for DecisionLabel {
     }
 }
 
-/// Something for each value of label `lane`: the lanes of the configuration, and "default" for what is in none.
-pub(super) struct EachLane<T> {
-    configured: Box<[T]>,
-    default: T,
-}
-
-/// What is in no lane of the configuration, and what was not classified.
-const DEFAULT_LANE: &str = "default";
-
-impl<T> EachLane<T> {
-    /// For the lanes with these names.
-    pub(super) fn build(names: &[String], mut item: impl FnMut(&str) -> T) -> Self {
-        Self {
-            configured: names.iter().map(|name| item(name)).collect(),
-            default: item(DEFAULT_LANE),
-        }
-    }
-
-    /// By index into the configuration.
-    pub(super) fn get(&self, lane: Option<usize>) -> &T {
-        lane.and_then(|lane| self.configured.get(lane))
-            .unwrap_or(&self.default)
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.configured.iter().chain([&self.default])
-    }
-}
-
 /// The CONNACK codes that the specifications name (MQTT 3.1.1 section 3.2.2.3, MQTT 5.0 section 3.2.2.2).
 const CONNACK_CODES: [u8; 27] = [
     0, 1, 2, 3, 4, 5, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138, 140, 144, 149, 151, 153, 154,
@@ -385,20 +359,6 @@ mod tests {
         holds::<HandshakeVersion>();
         holds::<DecisionLabel>();
         holds::<Protocol>();
-    }
-
-    #[test]
-    fn a_lane_is_found_by_its_index_and_what_is_in_none_is_default() {
-        let lanes = EachLane::build(&["tablets".to_owned(), "meters".to_owned()], ToOwned::to_owned);
-        for (lane, expected) in [
-            (Some(0), "tablets"),
-            (Some(1), "meters"),
-            (Some(2), "default"),
-            (None, "default"),
-        ] {
-            assert_eq!(lanes.get(lane), expected);
-        }
-        assert_eq!(lanes.iter().count(), 3);
     }
 
     #[test]

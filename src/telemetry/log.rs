@@ -3,11 +3,11 @@
 
 use std::io;
 
-use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::filter::{Filtered, LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, Registry};
+use tracing_subscriber::{Layer, Registry, reload};
 
 /// `[log]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,9 @@ pub enum LogError {
     /// A subscriber was installed before.
     #[error("the log was set up twice")]
     Twice,
+    /// The subscriber is not there any more.
+    #[error("the log is gone")]
+    Gone,
 }
 
 /// `log.level` is neither a level nor a list of directives.
@@ -48,12 +51,46 @@ pub struct BadLevel {
     pub found: String,
 }
 
+/// The running log.
+pub struct Handle(reload::Handle<Lines, Registry>);
+
+type Lines = Filtered<Box<dyn Layer<Registry> + Send + Sync>, Targets, Registry>;
+
 /// Sends the process's log to stderr from here on; once a process.
-pub fn start(settings: &Settings) -> Result<(), LogError> {
+pub fn start(settings: &Settings) -> Result<Handle, LogError> {
+    let (lines, handle) = reloadable(settings, io::stderr)?;
+    let subscriber = tracing_subscriber::registry().with(lines);
+    subscriber.try_init().map_err(|_| LogError::Twice)?;
+    Ok(handle)
+}
+
+impl Handle {
+    /// Goes by other settings from here on.
+    pub fn reconfigure(&self, settings: &Settings) -> Result<(), LogError> {
+        self.write_to(settings, io::stderr)
+    }
+
+    fn write_to<W>(&self, settings: &Settings, writer: W) -> Result<(), LogError>
+    where
+        W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+    {
+        let filter = filter(&settings.level)?;
+        let changed = self.0.modify(|kept| {
+            // Not another layer as a whole: this one is known to its subscriber.
+            *kept.filter_mut() = filter;
+            *kept.inner_mut() = lines(settings.format, writer);
+        });
+        changed.map_err(|_| LogError::Gone)
+    }
+}
+
+fn reloadable<W>(settings: &Settings, writer: W) -> Result<(reload::Layer<Lines, Registry>, Handle), BadLevel>
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let filter = filter(&settings.level)?;
-    let subscriber =
-        tracing_subscriber::registry().with(lines(settings.format, io::stderr).with_filter(filter));
-    subscriber.try_init().map_err(|_| LogError::Twice)
+    let (layer, handle) = reload::Layer::new(lines(settings.format, writer).with_filter(filter));
+    Ok((layer, Handle(handle)))
 }
 
 /// Whether [`start`] would take this level.
@@ -203,6 +240,37 @@ mod tests {
                 "{text} {target} {level}"
             );
         }
+    }
+
+    #[test]
+    fn level_and_format_change_while_it_runs() {
+        let settings = |level: &str, format| Settings {
+            level: level.to_owned(),
+            format,
+        };
+        let written = Written::default();
+        let writer = written.clone();
+        let writer = move || writer.clone();
+        let (lines, handle) = reloadable(&settings("warn", Format::Text), writer.clone()).unwrap();
+        let subscriber = tracing_subscriber::registry().with(lines);
+        tracing::subscriber::with_default(subscriber, || {
+            for (number, level, format) in [
+                (1, "warn", Format::Text),
+                (2, "info", Format::Json),
+                (3, "error", Format::Json),
+                (4, "info", Format::Text),
+            ] {
+                handle.write_to(&settings(level, format), writer.clone()).unwrap();
+                tracing::info!(number, "said");
+            }
+        });
+        let bytes = written.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        let json: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
+        assert_eq!(json["number"], 2);
+        assert!(lines[1].ends_with("said number=4"), "{text}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod admission;
 mod brokers;
 mod families;
 mod files;
+mod lanes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +19,12 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 use serde::Serialize;
 
 use self::admission::Admission;
-use self::brokers::Upstream;
+use self::brokers::Upstreams;
 use self::families::{Audit, Clients, Gate, add, build_info, config_hash};
 use self::files::Files;
 use super::crowd::Crowd;
 use super::ending::{Attempt, Counted, Ending, Phase};
-use super::labels::{Each, EachLane, Label};
+use super::labels::{Each, Label};
 pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
 use crate::admission::breaker::State;
@@ -36,8 +37,7 @@ pub struct Metrics {
     clients: Clients,
     gate: Gate,
     admission: Admission,
-    upstreams: Vec<Upstream>,
-    lanes: EachLane<String>,
+    upstreams: Upstreams,
     files: Files,
     audit: Audit,
     config_hash: IntGauge,
@@ -94,7 +94,7 @@ pub struct BrokerTotals {
 impl Metrics {
     /// Registers everything, with a series for every combination of labels, so that the size of a scrape does not
     /// depend on traffic. `servers` are the brokers as written in the configuration, in the order of their index;
-    /// `lanes` are the names of `admission.lanes`.
+    /// `lanes` are the names of `admission.lanes`, in the order of their labels.
     ///
     /// An error is a name or label that Prometheus does not allow: a bug of ours.
     pub fn new(servers: &[String], lanes: &[String]) -> Result<Arc<Self>, prometheus::Error> {
@@ -105,20 +105,26 @@ impl Metrics {
         let clients = Clients::new(&registry)?;
         let gate = Gate::new(&registry)?;
         let admission = Admission::new(&registry, lanes)?;
-        let upstreams = Upstream::all(&registry, servers)?;
+        let upstreams = Upstreams::new(&registry, servers)?;
         let files = Files::new(&registry)?;
         Ok(Arc::new(Self {
             clients,
             gate,
             admission,
             upstreams,
-            lanes: EachLane::build(lanes, ToOwned::to_owned),
             files,
             audit: Audit::new(&registry)?,
             config_hash,
             crowd: Crowd::default(),
             registry,
         }))
+    }
+
+    /// Other brokers and lanes after a reload: names by index and label, of which the first are those of before. The
+    /// `retired` brokers are not in use.
+    pub fn renew(&self, servers: &[String], retired: &[usize], lanes: &[String]) {
+        self.upstreams.renew(servers, retired);
+        self.admission.lanes.extend(lanes);
     }
 
     /// A socket was accepted.
@@ -200,15 +206,19 @@ impl Metrics {
     /// Whether the broker with this index can be used, as far as is known, and its breaker. All count as up and closed
     /// until told otherwise.
     pub fn upstream(&self, server: usize, up: bool, breaker: State) {
-        if let Some(upstream) = self.upstreams.get(server) {
-            upstream.up.set(i64::from(up));
-            upstream.breaker.set(breaker as i64);
+        if let Some(upstream) = self.upstreams.get(server)
+            && let Some(now) = &upstream.now
+        {
+            now.up.set(i64::from(up));
+            now.breaker.set(breaker as i64);
         }
     }
 
     /// A dial of the broker with this index found no local port.
     pub fn no_port(&self, server: usize) {
-        add(self.upstreams.get(server).map(|upstream| &upstream.no_port), 1);
+        if let Some(upstream) = self.upstreams.get(server) {
+            upstream.no_port.inc();
+        }
     }
 
     /// When the server certificates expire, by name and in Unix seconds. Replaces what was said before.
@@ -227,20 +237,18 @@ impl Metrics {
     }
 
     /// The brokers as configured, and whether they can be used.
-    pub fn upstreams(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.upstreams
-            .iter()
-            .map(|upstream| (upstream.name.as_str(), upstream.up.get() == 1))
+    pub fn upstreams(&self) -> Vec<(String, bool)> {
+        self.upstreams.in_use()
     }
 
-    /// The name of a lane by its index, as it is in the label.
-    pub(super) fn lane(&self, lane: Option<usize>) -> &str {
-        self.lanes.get(lane)
+    /// The name of a lane, as it is in the label.
+    pub(super) fn lane(&self, label: Option<usize>) -> String {
+        self.admission.lanes.of(label).name.clone()
     }
 
     /// The broker with this index as configured.
-    pub(super) fn server(&self, server: usize) -> Option<&str> {
-        self.upstreams.get(server).map(|upstream| upstream.name.as_str())
+    pub fn server(&self, server: usize) -> Option<String> {
+        self.upstreams.get(server).map(|upstream| upstream.name.clone())
     }
 
     /// What the audit log says of itself.
@@ -267,22 +275,14 @@ impl Metrics {
         &self.crowd
     }
 
-    /// What was counted of each lane, in the order of the configuration, "default" last.
+    /// What was counted of each lane that ever was, "default" last.
     pub fn lane_totals(&self) -> Vec<LaneTotals> {
-        let (admitted, refused) = (self.admission.admitted(), self.admission.refused_by_lane());
-        let counts = self.lanes.iter().zip(admitted.into_iter().zip(refused));
-        counts
-            .map(|(name, (admitted, refused))| LaneTotals {
-                name: name.clone(),
-                admitted,
-                refused,
-            })
-            .collect()
+        self.admission.lanes.totals()
     }
 
-    /// What was counted of each broker, in the order of the configuration.
+    /// What was counted of each broker in use.
     pub fn broker_totals(&self) -> Vec<BrokerTotals> {
-        self.upstreams.iter().map(Upstream::totals).collect()
+        self.upstreams.totals()
     }
 
     /// Figures since the start of the process.
@@ -291,8 +291,8 @@ impl Metrics {
             connections: self.clients.accepted.get(),
             shed: self.sheds(),
             handshakes: sums(&self.clients.handshakes),
-            decisions: self.admission.decisions(),
-            refused: self.admission.refusals(),
+            decisions: self.admission.lanes.decisions(),
+            refused: self.admission.lanes.refusals(),
             dry_run: values(&self.admission.dry_run),
             relay_bytes_up: self.clients.bytes_up.get(),
             relay_bytes_down: self.clients.bytes_down.get(),

@@ -12,6 +12,8 @@ pub mod storm;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use arc_swap::ArcSwapOption;
+
 use self::audit::Audit;
 use self::ending::{Attempt, Counted, Ending, Phase};
 use self::metrics::Metrics;
@@ -19,27 +21,34 @@ use self::metrics::Metrics;
 /// What a connection reports to. One for the process, shared by all connections.
 pub struct Telemetry {
     metrics: Arc<Metrics>,
-    audit: Option<Audit>,
+    audit: ArcSwapOption<Audit>,
 }
 
 impl Telemetry {
     /// Reports into `metrics`, and into no audit log.
     pub fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, audit: None }
+        Self {
+            metrics,
+            audit: ArcSwapOption::empty(),
+        }
     }
 
     /// Reports into `audit` as well.
     #[must_use]
     pub fn with_audit(self, audit: Audit) -> Self {
-        Self {
-            audit: Some(audit),
-            ..self
-        }
+        self.audit.store(Some(Arc::new(audit)));
+        self
     }
 
     /// The audit log, where there is one: for changes of state, and to reopen it.
-    pub fn audit(&self) -> Option<&Audit> {
-        self.audit.as_ref()
+    pub fn audit(&self) -> Option<Arc<Audit>> {
+        self.audit.load_full()
+    }
+
+    /// Reports into another audit log from here on. Returns the one of before: connections may still hold it, and who
+    /// drops it as the last waits until it is written.
+    pub fn replace_audit(&self, audit: Option<Audit>) -> Option<Arc<Audit>> {
+        self.audit.swap(audit.map(Arc::new))
     }
 
     /// For what is counted while a connection lives: phases, sheds, bytes, brokers.
@@ -61,7 +70,7 @@ impl Telemetry {
     pub fn record(&self, attempt: &mut Attempt, ending: &Ending) {
         self.metrics.record(attempt, ending);
         self.audit_attempt(attempt);
-        if let Some(audit) = &self.audit
+        if let Some(audit) = self.audit.load().as_ref()
             && ending.phase == Phase::Relaying
         {
             audit.end(attempt, ending);
@@ -70,7 +79,7 @@ impl Telemetry {
     }
 
     fn audit_attempt(&self, attempt: &mut Attempt) {
-        if let Some(audit) = &self.audit
+        if let Some(audit) = self.audit.load().as_ref()
             && Counted::first(&mut attempt.counted.audit)
         {
             audit.attempt(attempt);

@@ -1,4 +1,4 @@
-//! Dialling a broker.
+//! Dialling one broker.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -6,44 +6,23 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
-use tokio::time::{sleep, timeout};
 
-use super::pick::{self, Balance, Candidates};
 use super::{Endpoint, Health, Server};
 use crate::socket;
 
-/// Names are looked up this often, beside the connections and not on their path: a resolver that hangs must not hold
-/// a CONNECT. Short enough to follow a broker that was moved within a client's patience.
-const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
-
-/// A broker that failed is dialled this often to see whether it is back: without that a proxy which a load balancer
-/// took out for not being ready would never see a client again.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// The brokers that can be dialled.
+/// One broker, and what is known of it.
 #[derive(Debug)]
-pub struct Brokers {
-    all: Vec<Broker>,
-    /// What the names hash to, in the same order.
-    names: Vec<u64>,
-    picked: AtomicUsize,
-    /// Dials so far: turns through `upstream.source_addresses`.
-    dialled: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Broker {
-    endpoint: Endpoint,
+pub(super) struct Broker {
+    pub(super) server: Server,
     /// What a name was last found to mean.
     found: ArcSwap<Vec<SocketAddr>>,
-    health: Health,
-    open: Arc<AtomicUsize>,
+    pub(super) health: Health,
+    pub(super) open: Arc<AtomicUsize>,
 }
 
 /// No connection to a broker came about.
@@ -71,127 +50,29 @@ pub struct Upstream {
 }
 
 #[derive(Debug)]
-enum Stream {
+pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-impl Brokers {
-    /// The brokers of a configuration. Names have no addresses before [`Self::look_up`] has run.
-    pub fn new(servers: &[Server]) -> Arc<Self> {
-        let names = servers.iter().map(|server| pick::fingerprint(&server.name));
-        let all = servers
-            .iter()
-            .map(|server| Broker {
-                endpoint: server.endpoint.clone(),
-                found: ArcSwap::default(),
-                health: Health::default(),
-                open: Arc::default(),
-            })
-            .collect();
-        Arc::new(Self {
-            all,
-            names: names.collect(),
-            picked: AtomicUsize::new(0),
-            dialled: AtomicUsize::new(0),
-        })
-    }
-
-    /// All brokers, in the order in which they are to be tried for this client.
-    pub fn order(&self, balance: Balance, client_id: &str) -> Vec<usize> {
-        let open = |broker: &Broker| broker.open.load(Ordering::Relaxed);
-        let open: Vec<usize> = self.all.iter().map(open).collect();
-        let candidates = Candidates {
-            names: &self.names,
-            open: &open,
-            turn: self.picked.fetch_add(1, Ordering::Relaxed),
-        };
-        pick::order(balance, client_id, candidates)
-    }
-
-    /// Dials the broker with this index, within `limit`, from one of `sources`.
-    pub async fn dial(
-        &self,
-        server: usize,
-        limit: Duration,
-        sources: &[IpAddr],
-    ) -> Result<Upstream, DialError> {
-        let broker = self.all.get(server).ok_or(DialError::Unresolved)?;
-        let sources = Sources {
-            all: sources,
-            turn: self.dialled.fetch_add(1, Ordering::Relaxed),
-        };
-        let dialled = timeout(limit, broker.dial(sources))
-            .await
-            .unwrap_or(Err(DialError::TimedOut));
-        match dialled {
-            Ok(stream) => Ok(Upstream::counted(stream, &broker.open)),
-            // That is our want of ports, and says nothing of the broker.
-            Err(DialError::NoPort) => Err(DialError::NoPort),
-            Err(error) => {
-                broker.health.failed();
-                Err(error)
-            }
-        }
-    }
-
-    /// What is known of the broker with this index.
-    pub fn health(&self, server: usize) -> Option<&Health> {
-        self.all.get(server).map(|broker| &broker.health)
-    }
-
-    /// Whether any broker can be used.
-    pub fn any_up(&self) -> bool {
-        self.all.iter().any(|broker| broker.health.is_up())
-    }
-
-    /// Whether each broker can be used, in the order of the configuration.
-    pub fn up(&self) -> impl Iterator<Item = bool> + '_ {
-        self.all.iter().map(|broker| broker.health.is_up())
-    }
-
-    /// Dials the brokers that failed until they take a connection again; those alone that `may_dial` allows.
-    pub async fn keep_probing(self: Arc<Self>, limit: Duration, may_dial: impl Fn(usize) -> bool) {
-        // From any address: one connection that is closed at once.
-        let any = Sources { all: &[], turn: 0 };
-        loop {
-            let failed =
-                |(server, broker): &(usize, &Broker)| broker.health.wants_probe() && may_dial(*server);
-            for (_, broker) in self.all.iter().enumerate().filter(failed) {
-                if let Ok(Ok(_)) = timeout(limit, broker.dial(any)).await {
-                    broker.health.succeeded();
-                }
-            }
-            sleep(PROBE_INTERVAL).await;
-        }
-    }
-
-    /// Looks up every name once. A name that is not found keeps the addresses that it had.
-    pub async fn look_up(&self) {
-        for broker in &self.all {
-            broker.look_up().await;
-        }
-    }
-
-    /// Looks names up again and again.
-    pub async fn keep_looking_up(self: Arc<Self>) {
-        if self
-            .all
-            .iter()
-            .all(|broker| !matches!(broker.endpoint, Endpoint::Name(..)))
-        {
-            return;
-        }
-        loop {
-            sleep(LOOKUP_INTERVAL).await;
-            self.look_up().await;
-        }
-    }
-}
-
 impl Broker {
-    async fn dial(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
-        match &self.endpoint {
+    /// Nothing speaks against it. A name has no address before [`Self::look_up`] has run.
+    pub(super) fn new(server: &Server) -> Self {
+        Self {
+            server: server.clone(),
+            found: ArcSwap::default(),
+            health: Health::default(),
+            open: Arc::default(),
+        }
+    }
+
+    /// Whether it has to be looked up.
+    pub(super) fn is_name(&self) -> bool {
+        matches!(self.server.endpoint, Endpoint::Name(..))
+    }
+
+    pub(super) async fn dial(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
+        match &self.server.endpoint {
             Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
             Endpoint::Address(address) => dial_tcp(*address, sources).await,
             Endpoint::Name(..) => self.dial_found(sources).await,
@@ -210,8 +91,9 @@ impl Broker {
         Err(last)
     }
 
-    async fn look_up(&self) {
-        let Endpoint::Name(name, port) = &self.endpoint else {
+    /// Asks what its name means now. One that is not found keeps the addresses that it had.
+    pub(super) async fn look_up(&self) {
+        let Endpoint::Name(name, port) = &self.server.endpoint else {
             return;
         };
         match lookup_host((name.as_str(), *port)).await {
@@ -223,9 +105,9 @@ impl Broker {
 
 /// Where dials come from, and with which address this one begins.
 #[derive(Clone, Copy, Debug)]
-struct Sources<'a> {
-    all: &'a [IpAddr],
-    turn: usize,
+pub(super) struct Sources<'a> {
+    pub(super) all: &'a [IpAddr],
+    pub(super) turn: usize,
 }
 
 async fn dial_tcp(address: SocketAddr, sources: Sources<'_>) -> Result<Stream, DialError> {
@@ -279,7 +161,7 @@ fn of_bind(error: io::Error) -> DialError {
 }
 
 impl Upstream {
-    fn counted(stream: Stream, open: &Arc<AtomicUsize>) -> Self {
+    pub(super) fn counted(stream: Stream, open: &Arc<AtomicUsize>) -> Self {
         open.fetch_add(1, Ordering::Relaxed);
         Self {
             stream,

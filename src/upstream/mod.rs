@@ -1,6 +1,7 @@
 //! The brokers: pick, dial, first answer.
 
 mod answer;
+mod brokers;
 mod dial;
 mod health;
 pub mod pick;
@@ -10,7 +11,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use answer::{Answer, NoAnswer, first_answer, see_out};
-pub use dial::{Brokers, DialError, Upstream};
+pub use brokers::{Brokers, Renewal, TooManyBrokers};
+pub use dial::{DialError, Upstream};
 pub use health::Health;
 
 use crate::proxy_header;

@@ -43,6 +43,7 @@ mod policies;
 mod proxy_header;
 mod refusals;
 mod relay;
+mod reload;
 mod resilient_client;
 mod resumption;
 mod storm;

@@ -190,33 +190,36 @@ impl<'a> Span<'a> {
         let Some((from, to)) = self.looks else {
             return Vec::new();
         };
-        let lanes = from.lanes.iter().zip(&to.lanes);
-        lanes
-            .map(|(from, to)| Lane {
+        // By name: a reload adds some.
+        let before = |name: &str| from.lanes.iter().find(|lane| lane.name == name);
+        let lanes = to.lanes.iter().map(|to| {
+            let (admitted, refused) = before(&to.name).map_or((0, 0), |from| (from.admitted, from.refused));
+            Lane {
                 name: &to.name,
-                admitting: self.per_second(from.admitted, to.admitted),
-                refusing: self.per_second(from.refused, to.refused),
-            })
-            .collect()
+                admitting: self.per_second(admitted, to.admitted),
+                refusing: self.per_second(refused, to.refused),
+            }
+        });
+        lanes.collect()
     }
 
     fn brokers(&self) -> Vec<Broker<'a>> {
         let Some((from, to)) = self.looks else {
             return Vec::new();
         };
-        let brokers = from.brokers.iter().zip(&to.brokers);
-        brokers
-            .map(|(from, to)| {
-                let answers = to.connacks.saturating_sub(from.connacks);
-                Broker {
-                    name: &to.name,
-                    up: to.up,
-                    breaker: to.breaker,
-                    answering: self.per_second(from.connacks, to.connacks),
-                    latency: (answers > 0).then(|| 1000.0 * (to.seconds - from.seconds) / answers as f64),
-                }
-            })
-            .collect()
+        let before = |name: &str| from.brokers.iter().find(|broker| broker.name == name);
+        let brokers = to.brokers.iter().map(|to| {
+            let (connacks, seconds) = before(&to.name).map_or((0, 0.0), |from| (from.connacks, from.seconds));
+            let answers = to.connacks.saturating_sub(connacks);
+            Broker {
+                name: &to.name,
+                up: to.up,
+                breaker: to.breaker,
+                answering: self.per_second(connacks, to.connacks),
+                latency: (answers > 0).then(|| 1000.0 * (to.seconds - seconds) / answers as f64),
+            }
+        });
+        brokers.collect()
     }
 }
 

@@ -16,6 +16,7 @@ fn one() -> Tokens {
 fn lane(name: &str, reserve: f64, priority: i32) -> Lane {
     Lane {
         name: name.into(),
+        label: 0,
         members: Members::default(),
         reserve,
         priority,

@@ -60,7 +60,10 @@ pub(super) fn table(table: &mut Table<'_, '_>) -> (Settings, sources::Settings) 
     let sources = table.table("per_source", gate::per_source);
     let per_client = table.table("per_client", per_client);
     let bad_credentials = table.table("bad_credentials", bad_credentials);
-    let lanes = table.tables("lanes", OnReload, MOST_LANES, lane);
+    let mut lanes = table.tables("lanes", OnReload, MOST_LANES, lane);
+    for (label, lane) in lanes.iter_mut().enumerate() {
+        lane.label = label;
+    }
     let burst = if burst == 0.0 { rate.max(1.0) } else { burst };
     let settings = Settings {
         rate,
@@ -201,6 +204,7 @@ fn lane(table: &mut Table<'_, '_>) -> Lane {
     };
     Lane {
         name,
+        label: 0,
         members,
         // 0: a lane is a label before it is a privilege.
         reserve: table.key("reserve", OnReload, &reserves, 0.0),

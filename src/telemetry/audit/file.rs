@@ -92,6 +92,12 @@ impl Log {
         ))
     }
 
+    /// Other limits from here on.
+    pub(super) fn limit(&mut self, rotate: u64, keep: usize) {
+        self.settings.rotate = rotate;
+        self.settings.keep = keep;
+    }
+
     /// What the next line has to carry.
     pub(super) fn link(&self) -> Link {
         self.link

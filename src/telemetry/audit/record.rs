@@ -84,12 +84,7 @@ impl Record {
     }
 
     /// Appends the line without its line feed. `names` has those of brokers and lanes.
-    pub(super) fn write<'s>(
-        &'s self,
-        line: &mut Vec<u8>,
-        prev: Link,
-        names: &'s Metrics,
-    ) -> serde_json::Result<()> {
+    pub(super) fn write(&self, line: &mut Vec<u8>, prev: Link, names: &Metrics) -> serde_json::Result<()> {
         let ts = timestamp(self.at);
         let (event, body) = match &self.event {
             Event::Start(found) => ("start", Body::Start(StartBody::of(found))),
@@ -165,7 +160,7 @@ struct AttemptBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     clean: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    lane: Option<&'a str>,
+    lane: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +174,7 @@ struct AttemptBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    server: Option<&'a str>,
+    server: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connack: Option<u8>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,7 +182,7 @@ struct AttemptBody<'a> {
 }
 
 impl<'a> AttemptBody<'a> {
-    fn of(attempt: &'a Attempt, names: &'a Metrics) -> Self {
+    fn of(attempt: &'a Attempt, names: &Metrics) -> Self {
         let (reason, would_refuse) = match attempt.decision {
             Some(Decision::Refused(reason) | Decision::Invalid(Some(reason))) => (Some(reason.word()), None),
             Some(Decision::Admitted {

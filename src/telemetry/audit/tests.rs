@@ -221,6 +221,18 @@ fn changes_and_sheds_have_lines_of_their_own() {
 }
 
 #[test]
+fn other_limits_hold_from_the_next_line_on() {
+    let (_folder, path) = folder();
+    let Run { telemetry, .. } = run(settings(&path));
+    telemetry.audit().unwrap().limit(2000, 2);
+    for number in 0..50 {
+        telemetry.observe(&mut refused(number, "sensor"));
+    }
+    drop(telemetry);
+    assert_eq!(names::rotated(&path).unwrap().len(), 2);
+}
+
+#[test]
 fn the_chain_goes_on_over_rotation_and_restart_and_the_oldest_files_go() {
     let (folder, path) = folder();
     let small = Settings {

@@ -230,6 +230,10 @@ impl Writer {
     /// Rotates if a line of `length` bytes would make the file too large.
     fn make_room(&mut self, length: usize) {
         let now = Instant::now();
+        self.log.limit(
+            self.shared.rotate.load(Ordering::Relaxed),
+            self.shared.keep.load(Ordering::Relaxed),
+        );
         if now < self.next_rotation || !self.log.is_full(self.pending.bytes.len(), length) || !self.settle() {
             return;
         }

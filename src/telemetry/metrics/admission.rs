@@ -1,14 +1,12 @@
 //! What became of the CONNECTs, and what the controller says of itself.
 
-use std::collections::BTreeMap;
-
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry};
 
 use super::families::{add, counters, each, gauge, measure, registered};
-use crate::mqtt::Protocol;
+use super::lanes::Lanes;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Attempt, Decision};
-use crate::telemetry::labels::{DecisionLabel, Each, EachLane, Label};
+use crate::telemetry::labels::Each;
 
 /// Seconds. A hold is of use below the patience of clients: fine up to 5 s, then the patience of the calmer ones (10,
 /// 15, 30, 60 s).
@@ -18,8 +16,7 @@ const HOLD_BUCKETS: [f64; 13] = [
 
 /// What became of the CONNECTs, and the controller.
 pub(super) struct Admission {
-    pub(super) connects: Each<DecisionLabel, Each<Protocol, EachLane<IntCounter>>>,
-    pub(super) refused: Each<Reason, EachLane<IntCounter>>,
+    pub(super) lanes: Lanes,
     pub(super) dry_run: Each<Reason, IntCounter>,
     pub(super) hold_seconds: Histogram,
     pub(super) rate: Gauge,
@@ -34,18 +31,6 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(registry: &Registry, lanes: &[String]) -> Result<Self, prometheus::Error> {
-        let connects = counters(
-            registry,
-            "seawall_connects_total",
-            "Connections that got past TLS, by what became of their CONNECT",
-            &["decision", "protocol", "lane"],
-        )?;
-        let refused = counters(
-            registry,
-            "seawall_refused_total",
-            "CONNECTs that Seawall answered itself",
-            &["reason", "lane"],
-        )?;
         let dry_run = counters(
             registry,
             "seawall_dry_run_total",
@@ -68,16 +53,7 @@ impl Admission {
             "CONNECTs sent to a broker without an answer",
         )?;
         Ok(Self {
-            connects: Each::build(|decision: DecisionLabel| {
-                Each::build(|protocol: Protocol| {
-                    EachLane::build(lanes, |lane| {
-                        connects.with_label_values(&[decision.word(), protocol.word(), lane])
-                    })
-                })
-            }),
-            refused: Each::build(|reason: Reason| {
-                EachLane::build(lanes, |lane| refused.with_label_values(&[reason.word(), lane]))
-            }),
+            lanes: Lanes::new(registry, lanes)?,
             dry_run: each(&dry_run),
             hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
             rate: registered(registry, rate)?,
@@ -108,20 +84,14 @@ impl Admission {
     }
 
     pub(super) fn decision(&self, decision: Decision, attempt: &Attempt) {
-        let (protocol, lane) = (attempt.protocol, attempt.lane);
-        add(
-            self.connects
-                .get(decision.into())
-                .and_then(|protocols| protocols.get(protocol))
-                .map(|lanes| lanes.get(lane)),
-            1,
-        );
+        let lane = self.lanes.of(attempt.lane);
+        lane.decided(decision.into(), attempt.protocol);
         if let Some(held) = attempt.held {
             measure(Some(&self.hold_seconds), held);
         }
         match decision {
             Decision::Refused(reason) | Decision::Invalid(Some(reason)) => {
-                add(self.refused.get(reason).map(|lanes| lanes.get(lane)), 1);
+                lane.refused(reason);
             }
             Decision::Admitted {
                 would_refuse: Some(reason),
@@ -132,51 +102,4 @@ impl Admission {
             | Decision::Left => {}
         }
     }
-}
-
-impl Admission {
-    /// Of all protocols and lanes.
-    pub(super) fn decisions(&self) -> BTreeMap<&'static str, u64> {
-        let sum = |protocols: &Each<Protocol, EachLane<IntCounter>>| {
-            protocols.iter().map(|(_, lanes)| total(lanes)).sum()
-        };
-        self.connects
-            .iter()
-            .map(|(decision, protocols)| (decision, sum(protocols)))
-            .collect()
-    }
-
-    /// By lane, of all protocols.
-    pub(super) fn admitted(&self) -> Vec<u64> {
-        let protocols = self.connects.get(DecisionLabel::Admitted);
-        by_lane(protocols.into_iter().flat_map(Each::iter).map(|(_, lanes)| lanes))
-    }
-
-    /// By lane, of all reasons.
-    pub(super) fn refused_by_lane(&self) -> Vec<u64> {
-        by_lane(self.refused.iter().map(|(_, lanes)| lanes))
-    }
-
-    /// Of all lanes.
-    pub(super) fn refusals(&self) -> BTreeMap<&'static str, u64> {
-        self.refused
-            .iter()
-            .map(|(reason, lanes)| (reason, total(lanes)))
-            .collect()
-    }
-}
-
-fn by_lane<'a>(counters: impl Iterator<Item = &'a EachLane<IntCounter>>) -> Vec<u64> {
-    let mut sums = Vec::new();
-    for lanes in counters {
-        sums.resize(lanes.iter().count(), 0);
-        for (sum, counter) in sums.iter_mut().zip(lanes.iter()) {
-            *sum += counter.get();
-        }
-    }
-    sums
-}
-
-fn total(lanes: &EachLane<IntCounter>) -> u64 {
-    lanes.iter().map(IntCounter::get).sum()
 }

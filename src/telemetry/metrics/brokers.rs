@@ -1,8 +1,11 @@
-//! What is counted of each broker.
+//! What is counted of each broker. A reload may add brokers and take some away: the counters of those that are gone stay
+//! as they are, and their gauges, which would tell of now, go.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::{Histogram, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
+use arc_swap::ArcSwap;
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::BrokerTotals;
 use super::families::{counters, histograms, registered};
@@ -14,76 +17,156 @@ const CONNACK_BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 10.0, 30.0,
 ];
 
+/// All brokers.
+pub(super) struct Upstreams {
+    families: Families,
+    /// By index.
+    known: ArcSwap<Vec<Arc<Upstream>>>,
+}
+
+struct Families {
+    connack_seconds: HistogramVec,
+    connacks: IntCounterVec,
+    up: IntGaugeVec,
+    breaker: IntGaugeVec,
+    no_port: IntCounterVec,
+}
+
 /// One broker.
 pub(super) struct Upstream {
     pub(super) name: String,
-    pub(super) connack_seconds: Histogram,
-    pub(super) connacks: EachCode<IntCounter>,
-    pub(super) up: IntGauge,
-    pub(super) breaker: IntGauge,
+    connack_seconds: Histogram,
+    connacks: EachCode<IntCounter>,
     pub(super) no_port: IntCounter,
+    /// `None`: a reload took it away.
+    pub(super) now: Option<Now>,
 }
 
-impl Upstream {
-    pub(super) fn all(registry: &Registry, servers: &[String]) -> Result<Vec<Self>, prometheus::Error> {
-        let seconds = histograms(
-            registry,
-            "seawall_connack_seconds",
-            "CONNECT forwarded to CONNACK received",
-            &["server"],
-            &CONNACK_BUCKETS,
-        )?;
-        let connacks = counters(
-            registry,
-            "seawall_broker_connacks_total",
-            "CONNACKs of the brokers, passed on as they came",
-            &["server", "code"],
-        )?;
+/// What tells of now.
+pub(super) struct Now {
+    pub(super) up: IntGauge,
+    pub(super) breaker: IntGauge,
+}
+
+impl Upstreams {
+    /// All of `servers` are in use.
+    pub(super) fn new(registry: &Registry, servers: &[String]) -> Result<Self, prometheus::Error> {
         let up = Opts::new(
             "seawall_upstream_up",
             "Whether the broker can be used, as far as is known",
         );
-        let up = registered(registry, IntGaugeVec::new(up, &["server"])?)?;
         let breaker = Opts::new(
             "seawall_upstream_breaker",
             "Circuit breaker of the broker: 0 closed, 1 half-open, 2 open",
         );
-        let breaker = registered(registry, IntGaugeVec::new(breaker, &["server"])?)?;
-        let no_port = counters(
-            registry,
-            "seawall_upstream_no_port_total",
-            "Dials for which no local port was left",
-            &["server"],
-        )?;
-        let upstream = |name: &String| {
-            let up = up.with_label_values(&[name]);
-            up.set(1);
-            Self {
-                name: name.clone(),
-                connack_seconds: seconds.with_label_values(&[name]),
-                connacks: EachCode::build(|code| connacks.with_label_values(&[name, code])),
-                up,
-                breaker: breaker.with_label_values(&[name]),
-                no_port: no_port.with_label_values(&[name]),
-            }
+        let families = Families {
+            connack_seconds: histograms(
+                registry,
+                "seawall_connack_seconds",
+                "CONNECT forwarded to CONNACK received",
+                &["server"],
+                &CONNACK_BUCKETS,
+            )?,
+            connacks: counters(
+                registry,
+                "seawall_broker_connacks_total",
+                "CONNACKs of the brokers, passed on as they came",
+                &["server", "code"],
+            )?,
+            up: registered(registry, IntGaugeVec::new(up, &["server"])?)?,
+            breaker: registered(registry, IntGaugeVec::new(breaker, &["server"])?)?,
+            no_port: counters(
+                registry,
+                "seawall_upstream_no_port_total",
+                "Dials for which no local port was left",
+                &["server"],
+            )?,
         };
-        Ok(servers.iter().map(upstream).collect())
+        let upstreams = Self {
+            families,
+            known: ArcSwap::default(),
+        };
+        upstreams.renew(servers, &[]);
+        Ok(upstreams)
     }
 
-    pub(super) fn totals(&self) -> BrokerTotals {
-        BrokerTotals {
-            name: self.name.clone(),
-            up: self.up.get() == 1,
-            breaker: match self.breaker.get() {
-                0 => "closed",
-                1 => "half-open",
-                _ => "open",
-            },
-            connacks: self.connack_seconds.get_sample_count(),
-            seconds: self.connack_seconds.get_sample_sum(),
+    /// `servers` by index: those that are known and then perhaps more, of which the `retired` are not in use.
+    pub(super) fn renew(&self, servers: &[String], retired: &[usize]) {
+        let known = self.known.load();
+        let renewed = servers.iter().enumerate().map(|(server, name)| {
+            let in_use = !retired.contains(&server);
+            match known.get(server) {
+                Some(known) if known.now.is_some() == in_use => Arc::clone(known),
+                _ => Arc::new(self.families.upstream(name, in_use)),
+            }
+        });
+        self.known.store(Arc::new(renewed.collect()));
+    }
+
+    /// The broker with this index.
+    pub(super) fn get(&self, server: usize) -> Option<Arc<Upstream>> {
+        self.known.load().get(server).cloned()
+    }
+
+    /// Those in use, and whether they can be used.
+    pub(super) fn in_use(&self) -> Vec<(String, bool)> {
+        let known = self.known.load();
+        let in_use = known.iter().filter_map(|upstream| {
+            let now = upstream.now.as_ref()?;
+            Some((upstream.name.clone(), now.up.get() == 1))
+        });
+        in_use.collect()
+    }
+}
+
+impl Upstreams {
+    /// What was counted of those in use.
+    pub(super) fn totals(&self) -> Vec<BrokerTotals> {
+        let known = self.known.load();
+        let totals = known.iter().filter_map(|upstream| {
+            let now = upstream.now.as_ref()?;
+            Some(BrokerTotals {
+                name: upstream.name.clone(),
+                up: now.up.get() == 1,
+                breaker: match now.breaker.get() {
+                    0 => "closed",
+                    1 => "half-open",
+                    _ => "open",
+                },
+                connacks: upstream.connack_seconds.get_sample_count(),
+                seconds: upstream.connack_seconds.get_sample_sum(),
+            })
+        });
+        totals.collect()
+    }
+}
+
+impl Families {
+    fn upstream(&self, name: &str, in_use: bool) -> Upstream {
+        let now = in_use.then(|| {
+            let now = Now {
+                up: self.up.with_label_values(&[name]),
+                breaker: self.breaker.with_label_values(&[name]),
+            };
+            now.up.set(1);
+            now
+        });
+        if !in_use {
+            // One that was never there is gone as well.
+            let _ = self.up.remove_label_values(&[name]);
+            let _ = self.breaker.remove_label_values(&[name]);
+        }
+        Upstream {
+            name: name.to_owned(),
+            connack_seconds: self.connack_seconds.with_label_values(&[name]),
+            connacks: EachCode::build(|code| self.connacks.with_label_values(&[name, code])),
+            no_port: self.no_port.with_label_values(&[name]),
+            now,
         }
     }
+}
 
+impl Upstream {
     pub(super) fn connack(&self, code: u8, latency: Duration) {
         self.connack_seconds.observe(latency.as_secs_f64());
         self.connacks.get(code).inc();

@@ -249,6 +249,7 @@ fn a_lane_above_its_reserve_is_refused_as_lane() {
     };
     let tablets = Lane {
         name: "tablets".into(),
+        label: 0,
         members,
         reserve: 2.0,
         priority: 1,
@@ -278,6 +279,7 @@ fn a_lane_above_its_reserve_is_refused_as_lane() {
 fn reserves_come_on_top_of_a_rate_that_was_found_up_to_the_highest() {
     let reserved = |reserve| Lane {
         name: "tablets".to_owned(),
+        label: 0,
         members: Members::default(),
         reserve,
         priority: 0,

@@ -109,6 +109,7 @@ fn no_place_is_more_than_there_is_room_for() {
 fn lane(name: &str, reserve: f64) -> Lane {
     Lane {
         name: name.into(),
+        label: 0,
         members: Members {
             client_id: Some(Glob::new(&format!("{name}-*"))),
             ..Members::default()

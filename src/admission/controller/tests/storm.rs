@@ -184,6 +184,7 @@ fn following() -> Settings {
 fn the_law_finds_the_knee_beside_lanes_that_stay_away() {
     let tablets = Lane {
         name: "tablets".to_owned(),
+        label: 0,
         members: Members {
             client_id: Some(Glob::new("tablet-*")),
             ..Members::default()
@@ -339,6 +340,7 @@ fn a_late_fleet_has_its_places() {
 fn each_bucket_keeps_its_own_appointments() {
     let tablets = Lane {
         name: "tablets".into(),
+        label: 0,
         members: Members {
             client_id: Some(Glob::new("tablet-*")),
             ..Members::default()

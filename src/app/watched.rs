@@ -1,0 +1,29 @@
+//! The running daemon as its admin pages see it.
+
+use super::parts::Parts;
+use crate::admin::{NotReady, State};
+use crate::admission::controller::Snapshot;
+
+impl State for Parts {
+    fn snapshot(&self) -> Snapshot {
+        for (server, up) in self.brokers.up() {
+            self.metrics.upstream(server, up, self.door.breaker(server));
+        }
+        let gate = self.gate.snapshot();
+        self.metrics.gate(gate.handshakes, gate.sources);
+        let (up, down) = self.house.traffic().take();
+        self.metrics.relayed(up, down);
+        self.metrics.limit(self.places.most());
+        self.door.snapshot()
+    }
+
+    fn ready(&self) -> Result<(), NotReady> {
+        if self.tasks.is_draining() {
+            return Err(NotReady::Draining);
+        }
+        if !self.brokers.any_up() || !self.door.snapshot().usable {
+            return Err(NotReady::NoBroker);
+        }
+        Ok(())
+    }
+}
