@@ -100,7 +100,7 @@ impl<W> Controller<W> {
             credentials: Credentials::new(settings.bad_credentials, now),
             clients: Clients::new(settings.per_client),
             second_dial: SecondDial::default(),
-            hot_loops: HotLoops::default(),
+            hot_loops: HotLoops::new(now),
             appointments: Appointments::new(now),
             settings,
         }

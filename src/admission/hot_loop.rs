@@ -1,9 +1,10 @@
 //! Devices that are refused for what they do themselves (wrong credentials, too often) and come again at once, as fast as
 //! they are answered. Each attempt costs a handshake, and enough of them crowd out the others before any CONNECT is read:
-//! so the answer is kept back for a moment, which is the pause that their firmware lacks.
+//! so where they are many the answer is kept back for a moment, which is the pause that their firmware lacks.
 
 use std::time::Duration;
 
+use super::bucket::{Bucket, Tokens};
 use super::memory::{Key, Memory};
 use crate::moment::Moment;
 
@@ -12,6 +13,9 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// So many in a row are an accident: a library that tries other versions, a user who tries other passwords.
 const ACCIDENTS: u32 = 5;
+
+/// Answers to hot loops that go out at once, a second, all clients together: their handshakes are a twentieth of a core.
+const AT_ONCE_A_SECOND: f64 = 200.0;
 
 /// For how long an answer is kept back: one attempt a second is what a device with a pause does, and every client waits
 /// longer than that.
@@ -24,6 +28,7 @@ const CAPACITY: usize = 50_000;
 #[derive(Clone, Debug)]
 pub struct HotLoops {
     answered: Memory<Answered>,
+    at_once: Bucket,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +37,15 @@ struct Answered {
     last: Moment,
 }
 
-impl Default for HotLoops {
-    fn default() -> Self {
+impl HotLoops {
+    /// Nobody is known.
+    pub fn new(now: Moment) -> Self {
         Self {
             answered: Memory::new(CAPACITY, AT_ONCE + KEPT_BACK),
+            at_once: Bucket::new(AT_ONCE_A_SECOND, Tokens::new(AT_ONCE_A_SECOND), now),
         }
     }
-}
 
-impl HotLoops {
     /// `client` is refused for what it does itself: for how long its answer is to be kept back.
     pub fn refused(&mut self, client: Key, now: Moment) -> Duration {
         let known = self.answered.get(client, now).copied();
@@ -48,7 +53,7 @@ impl HotLoops {
             .filter(|answered| now - answered.last < AT_ONCE)
             .map_or(0, |answered| answered.in_a_row)
             .saturating_add(1);
-        let wait = if in_a_row > ACCIDENTS {
+        let wait = if in_a_row > ACCIDENTS && !self.at_once.take(Tokens::new(1.0), now) {
             KEPT_BACK
         } else {
             Duration::ZERO
@@ -61,41 +66,54 @@ impl HotLoops {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn at(milliseconds: u64) -> Moment {
         Moment::ZERO + Duration::from_millis(milliseconds)
     }
 
-    /// Attempts within ten seconds of one that comes `pause` milliseconds after each answer.
-    fn attempts(pause: u64) -> u32 {
-        let mut loops = HotLoops::default();
-        let (mut now, mut attempts) = (at(0), 0);
-        while now < at(10_000) {
-            now = now + loops.refused(Key(1), now) + Duration::from_millis(pause);
+    /// Attempts within ten seconds of so many that come `pause` milliseconds after each answer.
+    fn attempts(clients: u64, pause: u64) -> usize {
+        let mut loops = HotLoops::new(at(0));
+        let mut next: BTreeSet<(Moment, u64)> = (0..clients).map(|client| (at(0), client)).collect();
+        let mut attempts = 0;
+        while let Some((now, client)) = next.pop_first()
+            && now < at(10_000)
+        {
+            let answered = now + loops.refused(Key(client), now);
+            next.insert((answered + Duration::from_millis(pause), client));
             attempts += 1;
         }
         attempts
     }
 
     #[test]
-    fn a_hot_loop_comes_to_one_attempt_a_second_and_who_has_a_pause_waits_for_nothing() {
-        assert_eq!(attempts(1), 5 + 10);
-        assert_eq!(attempts(500), 5 + 5);
-        assert_eq!(attempts(1000), 10);
-        assert_eq!(attempts(5000), 2);
+    fn many_hot_loops_come_to_an_attempt_a_second_each() {
+        // Five for each before they are seen, ten for each a second apart, and 200 a second at once.
+        let most = 300 * (5 + 10) + 200 + 10 * 200;
+        let found = attempts(300, 3);
+        assert!((most - 600..=most).contains(&found), "{found} of {most}");
+    }
+
+    #[test]
+    fn few_and_those_with_a_pause_wait_for_nothing() {
+        assert_eq!(attempts(1, 10), 1000);
+        assert_eq!(attempts(5000, 1000), 50_000);
+        assert_eq!(attempts(5000, 5000), 10_000);
     }
 
     #[test]
     fn one_is_not_kept_back_for_another() {
-        let mut loops = HotLoops::default();
-        for client in 0..1000 {
-            assert_eq!(loops.refused(Key(client), at(0)), Duration::ZERO);
+        let mut loops = HotLoops::new(at(0));
+        let mut kept_back = 0;
+        for _ in 0..300 {
+            kept_back += u32::from(loops.refused(Key(1), at(1)) > Duration::ZERO);
         }
-        for _ in 0..10 {
-            loops.refused(Key(1), at(1));
+        assert_eq!(kept_back, 300 - 5 - 200);
+        for client in 2..1000 {
+            assert_eq!(loops.refused(Key(client), at(2)), Duration::ZERO);
         }
-        assert_eq!(loops.refused(Key(2), at(2)), Duration::ZERO);
-        assert_eq!(loops.refused(Key(1), at(2)), KEPT_BACK);
     }
 }
