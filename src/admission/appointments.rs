@@ -70,15 +70,24 @@ impl Appointments {
     pub fn advance(&mut self, buckets: impl Iterator<Item = (Source, f64)>, now: Moment) {
         let elapsed = (now - self.updated).as_secs_f64();
         self.updated = self.updated.max(now);
-        let mut before = std::mem::take(&mut self.books);
-        self.books = buckets
-            .map(|(source, rate)| {
-                let known = before.iter().position(|(known, _)| *known == source);
-                let mut book = known.map_or_else(|| Book::new(now), |index| before.swap_remove(index).1);
+        let mut open = 0;
+        for (source, rate) in buckets {
+            // In the order of the buckets, which changes on a reload only: else nothing is moved or made here.
+            match self
+                .books
+                .iter()
+                .skip(open)
+                .position(|(known, _)| *known == source)
+            {
+                Some(further) => self.books.swap(open, open + further),
+                None => self.books.insert(open, (source, Book::new(now))),
+            }
+            if let Some((_, book)) = self.books.get_mut(open) {
                 book.advance(rate * elapsed, now);
-                (source, book)
-            })
-            .collect();
+            }
+            open += 1;
+        }
+        self.books.truncate(open);
     }
 
     /// Whether `client` has a slot that is due.
@@ -127,8 +136,11 @@ impl Appointments {
             .map_or(earliest, |book| book.end().max(earliest))
     }
 
-    /// `client` has come and waits: nothing has to be kept for it any more, and its slot stays its own.
+    /// `client` has come and waits. Where it is due nothing has to be kept for it any more; its slot stays its own.
     pub fn arrived(&mut self, client: Key, now: Moment) {
+        if !self.is_due(client, now) {
+            return;
+        }
         let Some(slot) = self.slots.get(client, now) else {
             return;
         };
@@ -312,6 +324,75 @@ mod tests {
     }
 
     #[test]
+    fn who_has_come_keeps_nothing_and_stays_due() {
+        let mut appointments = none();
+        book(&mut appointments, 1, 0);
+        book(&mut appointments, 2, 0);
+        advance(&mut appointments, 0.0, 100);
+        appointments.arrived(Key(1), at(100));
+        appointments.arrived(Key(1), at(100));
+        appointments.arrived(Key(2), at(100));
+        assert_eq!(appointments.kept(SHARED), Tokens::NONE);
+        assert!(appointments.is_due(Key(1), at(100)));
+        advance(&mut appointments, 0.0, 200);
+        assert_eq!(
+            appointments.kept(SHARED),
+            one(),
+            "the second came before its time, and is expected still"
+        );
+        appointments.admitted(Key(1));
+        appointments.admitted(Key(2));
+        assert_eq!(appointments.kept(SHARED), Tokens::NONE);
+        assert!(appointments.is_empty());
+    }
+
+    #[test]
+    fn each_bucket_has_a_book_until_it_is_gone() {
+        const RESERVE: Source = Source(7);
+        let mut appointments = Appointments::new(at(0));
+        let both = [(RESERVE, 10.0), (SHARED, 10.0)];
+        appointments.advance(both.into_iter(), at(0));
+        let reserved = Need {
+            source: RESERVE,
+            ..need(10.0, 50)
+        };
+        assert_eq!(book(&mut appointments, 1, 0), 50);
+        assert_eq!(book(&mut appointments, 2, 0), 150);
+        assert_eq!(appointments.book(Key(3), reserved, at(0)), at(50));
+        assert_eq!(appointments.book(Key(4), reserved, at(0)), at(150));
+        assert_eq!(appointments.behind_all(RESERVE, at(0)), at(250));
+        appointments.advance([(SHARED, 10.0), (RESERVE, 10.0)].into_iter(), at(60));
+        assert_eq!(
+            (appointments.kept(SHARED), appointments.kept(RESERVE)),
+            (one(), one())
+        );
+        advance(&mut appointments, 10.0, 70);
+        assert_eq!(appointments.kept(RESERVE), Tokens::NONE);
+        assert!(!appointments.is_due(Key(4), at(149)));
+        assert!(appointments.is_due(Key(4), at(150)));
+        assert_eq!(
+            appointments.book(Key(4), need(10.0, 500), at(200)),
+            at(500),
+            "as soon as there is room elsewhere"
+        );
+        appointments.admitted(Key(4));
+        assert_eq!(book(&mut appointments, 5, 70), 250);
+    }
+
+    #[test]
+    fn those_of_the_due_who_are_refused_are_told_times_of_their_own() {
+        let mut appointments = none();
+        for client in 0..3 {
+            book(&mut appointments, client, 0);
+        }
+        advance(&mut appointments, 10.0, 5000);
+        let told: Vec<u64> = (0..3)
+            .map(|client| book(&mut appointments, client, 5000))
+            .collect();
+        assert_eq!(told, [5050, 5150, 5250]);
+    }
+
+    #[test]
     fn the_book_is_bounded() {
         let mut appointments = none();
         for client in 0..20_000 {
@@ -324,7 +405,7 @@ mod tests {
     proptest! {
         /// What is kept is exactly what the due that are away would take, whatever happens in between.
         #[test]
-        fn the_kept_tokens_add_up(steps in prop::collection::vec((0_u8..4, 0_u64..40, 0_u64..3000), 1..200)) {
+        fn the_kept_tokens_add_up(steps in prop::collection::vec((0_u8..5, 0_u64..40, 0_u64..3000), 1..200)) {
             let mut appointments = none();
             let mut now = 0;
             for (action, client, gap) in steps {
@@ -334,6 +415,7 @@ mod tests {
                         prop_assert!(slot >= at(now));
                     }
                     2 => appointments.admitted(Key(client)),
+                    3 => appointments.arrived(Key(client), at(now)),
                     _ => {
                         now += gap;
                         advance(&mut appointments, 5.0, now);
