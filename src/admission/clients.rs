@@ -45,7 +45,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 pub struct Clients {
     settings: Settings,
     counted: Memory<Bucket>,
-    /// How many sessions each client id has open. Two for a moment, when it is taken over.
+    /// How many sessions each client id has open or is about to have. Two for a moment, when it is taken over.
     open: HashMap<Key, u32>,
     /// Most client ids in `open`.
     room: usize,
@@ -107,9 +107,9 @@ impl Clients {
         Ok(())
     }
 
-    /// The broker has accepted `client`. It may have a session already: whether that one is taken over is seen when it
+    /// `client` is on its way to the broker. It may have a session already: whether that one is taken over is seen when it
     /// ends.
-    pub fn connected(&mut self, client: Key) -> Option<Session> {
+    pub fn enters(&mut self, client: Key) -> Option<Session> {
         if let Some(sessions) = self.open.get_mut(&client) {
             *sessions = sessions.saturating_add(1);
             return Some(Session(client));
@@ -121,7 +121,7 @@ impl Clients {
         Some(Session(client))
     }
 
-    /// A session is over.
+    /// A session is over, or has not come about.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "a session ends once, so it is used up"
@@ -145,7 +145,7 @@ impl Clients {
         }
     }
 
-    /// Sessions that are known to be open.
+    /// Clients with sessions that are known to be open or about to be.
     pub fn open(&self) -> usize {
         self.open.len()
     }
@@ -271,13 +271,13 @@ mod tests {
 
     /// Two devices: each accepted one ends the other's session and is itself thrown out by the other's next.
     fn fight(clients: &mut Clients, until: u64, retry: u64) -> Vec<u64> {
-        let mut session = clients.connected(CLIENT);
+        let mut session = clients.enters(CLIENT);
         let mut accepted = Vec::new();
         let mut now = 0;
         while now < until {
             now += retry;
             if clients.knock(CLIENT, at(now)).is_ok() {
-                let newer = clients.connected(CLIENT);
+                let newer = clients.enters(CLIENT);
                 clients.kicked_out(session.take().unwrap(), at(now));
                 session = newer;
                 accepted.push(now);
@@ -306,7 +306,7 @@ mod tests {
         let mut clients = Clients::new(Settings::default());
         for number in 0..1000 {
             assert_eq!(clients.knock(CLIENT, at(number * 2000)), Ok(()));
-            let session = clients.connected(CLIENT).unwrap();
+            let session = clients.enters(CLIENT).unwrap();
             clients.ended(session);
         }
         assert_eq!(clients.open(), 0);
@@ -315,10 +315,10 @@ mod tests {
     #[test]
     fn a_device_with_a_broken_link_now_and_then_is_no_twin() {
         let mut clients = Clients::new(Settings::default());
-        let mut session = clients.connected(CLIENT).unwrap();
+        let mut session = clients.enters(CLIENT).unwrap();
         for number in 1..100 {
             assert_eq!(clients.knock(CLIENT, at(number * 120_000)), Ok(()));
-            let newer = clients.connected(CLIENT).unwrap();
+            let newer = clients.enters(CLIENT).unwrap();
             clients.kicked_out(session, at(number * 120_000));
             session = newer;
         }
@@ -329,7 +329,7 @@ mod tests {
     fn sessions_that_nobody_kicks_out_are_no_twins() {
         let mut clients = Clients::new(Settings::default());
         // A broker that lets them be, and one that is slow to notice that the old ones have left.
-        let sessions: Vec<_> = (0..100).map(|_| clients.connected(CLIENT).unwrap()).collect();
+        let sessions: Vec<_> = (0..100).map(|_| clients.enters(CLIENT).unwrap()).collect();
         assert_eq!(clients.knock(CLIENT, at(1)), Ok(()));
         for session in sessions {
             clients.ended(session);
@@ -342,7 +342,7 @@ mod tests {
     fn open_sessions_are_bounded() {
         let mut clients = Clients::new(Settings::default());
         clients.room = 1000;
-        let sessions: Vec<_> = (0..).map_while(|number| clients.connected(Key(number))).collect();
+        let sessions: Vec<_> = (0..).map_while(|number| clients.enters(Key(number))).collect();
         assert_eq!(sessions.len(), 1000);
         for session in sessions {
             clients.ended(session);

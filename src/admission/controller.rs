@@ -28,6 +28,9 @@ pub struct Seat {
     inner: queues::Seat,
     arrival: Arrival,
     probe: bool,
+    /// The session that it comes to, if the broker accepts it: known from here on, since the broker throws an older one
+    /// of the same client out before it answers.
+    session: Option<Session>,
 }
 
 /// What becomes of a CONNECT.
@@ -218,6 +221,7 @@ impl<W> Controller<W> {
             inner,
             arrival,
             probe,
+            session,
         } = seat;
         let full = if self.settings.dry_run {
             self.queues.in_flight() >= self.queues.supply().max_in_flight
@@ -228,7 +232,7 @@ impl<W> Controller<W> {
         if probe {
             self.brokers.probe_settled();
         }
-        let session = match outcome {
+        match outcome {
             Outcome::Answered { code, latency } => {
                 if self.settings.adaptive.enabled {
                     self.adaptive.answered(code, latency, full, now);
@@ -236,17 +240,18 @@ impl<W> Controller<W> {
                 if let Some(key) = arrival.credentials {
                     self.credentials.learn(key, code, now);
                 }
-                let client = arrival.client.filter(|_| code == 0);
-                client.and_then(|client| self.clients.connected(client))
             }
-            Outcome::Failed | Outcome::TimedOut => {
-                self.adaptive.failed(now);
-                None
-            }
-            Outcome::Abandoned | Outcome::Unused => None,
-        };
+            Outcome::Failed | Outcome::TimedOut => self.adaptive.failed(now),
+            Outcome::Abandoned | Outcome::Unused => {}
+        }
         self.go_on(now);
-        session
+        if matches!(outcome, Outcome::Answered { code: 0, .. }) {
+            return session;
+        }
+        if let Some(session) = session {
+            self.clients.ended(session);
+        }
+        None
     }
 
     /// The broker has ended the session of a client.
@@ -329,10 +334,12 @@ impl<W> Controller<W> {
         if let Some(client) = arrival.client {
             self.appointments.admitted(client);
         }
+        let session = arrival.client.and_then(|client| self.clients.enters(client));
         Seat {
             inner: seat,
             arrival,
             probe,
+            session,
         }
     }
 

@@ -121,8 +121,9 @@ impl<W> Controller<W> {
         } else {
             Reason::Rate
         };
-        // Without a hold nobody waits for a broker, and only the due for tokens.
-        if self.settings.max_wait.is_zero() && (broker.is_some() || deadline <= now) {
+        // Without a hold only the due wait, and not for a broker or for a seat of which nobody knows when it comes.
+        let waits = deadline > now && broker.is_none() && turn.seat.is_some();
+        if self.settings.max_wait.is_zero() && !waits {
             return Some(match broker {
                 Some(_) => Reason::BreakerOpen,
                 None if turn.tokens > now => no_tokens,

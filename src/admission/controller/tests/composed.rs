@@ -178,6 +178,29 @@ fn twins_are_slowed_down_by_their_sessions() {
     }
 }
 
+/// As Mosquitto does it: the older session is over before the newer one has its answer.
+#[test]
+fn twins_are_seen_whichever_is_told_first() {
+    let mut stage = Stage::new(roomy());
+    let mut open: Option<Session> = None;
+    for number in 0..5 {
+        let seat = admitted(&mut stage, named("twin"), at(number));
+        if let Some(session) = open.take() {
+            stage.controller.kicked_out(session, at(number));
+        }
+        open = stage.controller.settle(seat, ANSWERED, at(number));
+    }
+    assert_eq!(
+        refusal(&mut stage, named("twin"), at(5)).reason,
+        Reason::ClientRate
+    );
+    stage.controller.ended(open.unwrap());
+    // One that the broker does not accept has none.
+    let seat = admitted(&mut stage, named("other"), at(5));
+    assert!(stage.controller.settle(seat, answered(5), at(5)).is_none());
+    assert_eq!(stage.controller.clients.open(), 0);
+}
+
 #[test]
 fn a_refusal_for_want_of_room_is_an_appointment_that_is_kept() {
     let mut stage = Stage::new(Settings {

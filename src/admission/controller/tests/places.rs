@@ -92,6 +92,26 @@ fn a_place_is_kept_for_two_seconds_and_not_without_a_broker() {
 }
 
 #[test]
+fn a_place_is_not_kept_where_nobody_knows_when_a_seat_comes() {
+    let mut stage = Stage::new(Settings {
+        max_in_flight: 1,
+        rate: 1000.0,
+        burst: 1000.0,
+        ..narrow()
+    });
+    let seat = admitted(&mut stage, named("first"), at(0));
+    for moment in [1, 10, 5000] {
+        assert_eq!(
+            stage.ask(named("second"), at(moment)).refused(),
+            Some(Reason::InFlight)
+        );
+    }
+    stage.settle(seat, ANSWERED, at(5000));
+    let seat = admitted(&mut stage, named("second"), at(5000));
+    stage.settle(seat, ANSWERED, at(5000));
+}
+
+#[test]
 fn no_place_is_more_than_there_is_room_for() {
     let mut stage = told(
         &["a", "b"],
