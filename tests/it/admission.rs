@@ -42,6 +42,11 @@ async fn two_thousand_connects_at_fifty_a_second() {
         .count();
 
     let expected = 50.0 + 50.0 * f64::from(SECONDS);
+    // Its log is read a moment after it is written.
+    eventually("Mosquitto's log of the last", || {
+        broker.connections() - sockets_before >= admitted
+    })
+    .await;
     let sockets = broker.connections() - sockets_before;
     report(&format!(
         "{admitted} of {CONNECTS} admitted, {sockets} sockets at Mosquitto, {expected} expected"
