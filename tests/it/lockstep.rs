@@ -169,6 +169,7 @@ async fn appointments(devices: usize, rate: f64, burst: f64) {
         ("admission.burst", burst_setting.as_str()),
         ("refusal.reason_string", "false"),
         ("refusal.retry_after", "true"),
+        ("connect.timeout", "\"60s\""),
     ];
     let daemon = Daemon::start(&scene, broker.address(), &settings);
     let address = daemon.address();
