@@ -1,6 +1,7 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
 mod plan;
+mod report;
 mod storm;
 
 use std::io::{self, Write};
@@ -19,6 +20,7 @@ use crate::fleet::certificates::{self, Certificates, CertificatesError};
 use crate::fleet::demo::{self, DemoError};
 use crate::fleet::plan::ScenarioError;
 use crate::reconnect::Policy;
+use crate::report::ReportError;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
 use crate::tls::ticket;
@@ -66,6 +68,11 @@ enum Command {
     ///
     /// No socket is opened. The same policies and the same admission as on the wire, up to 10 million devices.
     Plan(Box<plan::PlanFlags>),
+    /// The after-action report of one or several audit logs
+    ///
+    /// Holds every line against its hash chain and names the first that was cut, edited or moved (exit code 1), finds the
+    /// storms, and says who was lost, when they were back, and whose pauses have no jitter.
+    Report(report::ReportFlags),
     /// Write a throw-away CA, server and client certificate for trials
     Certs {
         /// Folder for the PEM files; made where it is missing
@@ -148,6 +155,10 @@ enum Failure {
     #[error("the fleet did not come back")]
     NotBack,
     #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error("the chain is broken at {}, line {line}", file.display())]
+    ChainBroken { file: PathBuf, line: u64 },
+    #[error(transparent)]
     Randomness(#[from] ticket::NoRandomness),
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
@@ -171,9 +182,10 @@ impl Failure {
         match self {
             Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
             Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
-            Self::Scenario(_) | Self::Sweep(_) => USAGE,
+            Self::Scenario(_) | Self::Sweep(_) | Self::Report(ReportError::NoFile) => USAGE,
             Self::Output(_)
             | Self::File { .. }
+            | Self::Report(ReportError::Read { .. })
             | Self::Randomness(_)
             | Self::Runtime(_)
             | Self::Demo(DemoError::System(_)) => SYSTEM,
@@ -189,6 +201,7 @@ impl Failure {
                 BUG
             }
             Self::CutShort
+            | Self::ChainBroken { .. }
             | Self::NotBack
             | Self::Demo(DemoError::Bystanders(_) | DemoError::NotFilled { .. }) => FAILED,
         }
@@ -224,6 +237,7 @@ fn run() -> ExitCode {
         Command::Demo(flags) => demo(flags),
         Command::Storm(flags) => storm(*flags),
         Command::Plan(flags) => plan::plan(&flags),
+        Command::Report(flags) => report::run(&flags),
         Command::Certs { out, name } => certs(&out, &name),
         Command::Secret => secret(),
     };

@@ -9,7 +9,7 @@
 //! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`], [`chart`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
-//! | composition | [`config`], [`app`], [`fleet`] |
+//! | composition | [`config`], [`app`], [`fleet`], [`report`] |
 //! | the command line | [`cli`] |
 
 pub mod moment;
@@ -51,6 +51,8 @@ pub mod reason;
 pub mod refusal;
 #[cfg(feature = "daemon")]
 pub mod relay;
+#[cfg(feature = "daemon")]
+pub mod report;
 #[cfg(feature = "daemon")]
 pub mod socket;
 #[cfg(feature = "daemon")]

@@ -26,7 +26,7 @@ const LAYERS: &[&[&str]] = &[
     &["listener", "admin"],
     &["config"],
     &["app"],
-    &["fleet"],
+    &["fleet", "report"],
     &["cli"],
 ];
 

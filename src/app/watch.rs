@@ -24,6 +24,8 @@ const STEP: f64 = 0.1;
 pub(super) async fn watch(parts: Arc<Parts>) {
     let mut breakers = BTreeMap::new();
     let mut rate = parts.door.snapshot().rate;
+    // Without it nobody could say afterwards how much of the rate was used.
+    tell_rate(&parts.house, None, rate);
     let mut looks = 0;
     loop {
         sleep(LOOK).await;
@@ -33,7 +35,7 @@ pub(super) async fn watch(parts: Arc<Parts>) {
             looks = 0;
             let now = parts.door.snapshot().rate;
             if (now - rate).abs() > rate * STEP {
-                tell_rate(&parts.house, rate, now);
+                tell_rate(&parts.house, Some(rate), now);
                 rate = now;
             }
         }
@@ -72,10 +74,14 @@ fn tell_breaker(house: &House, server: &str, state: State) {
     }
 }
 
-fn tell_rate(house: &House, from: f64, to: f64) {
-    tracing::debug!(from, to, "the admission rate has taken a step");
+/// `from` is `None` for the first.
+fn tell_rate(house: &House, from: Option<f64>, to: f64) {
+    tracing::debug!(from, to, "the admission rate");
     if let Some(audit) = house.telemetry().audit() {
-        let (from, to) = (format!("{from:.1}"), format!("{to:.1}"));
-        audit.change(Change::Rate, audit::details(&[("from", &from), ("to", &to)]));
+        let from = from.map(|from| format!("{from:.1}"));
+        let to = format!("{to:.1}");
+        let from = from.as_deref().map(|from| ("from", from));
+        let words: Vec<_> = from.into_iter().chain([("to", &*to)]).collect();
+        audit.change(Change::Rate, audit::details(&words));
     }
 }

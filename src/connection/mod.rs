@@ -32,9 +32,9 @@ use crate::proxy_header::{self, Header};
 use crate::refusal::{self, Addressee, Delayed};
 use crate::relay::{self, Traffic};
 use crate::socket;
-use crate::telemetry::Telemetry;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
+use crate::telemetry::{Telemetry, wall_clock};
 use crate::tls::{self, pool::Pool};
 use crate::upstream::{self, Brokers};
 
@@ -146,10 +146,12 @@ impl House {
     /// task first runs: in a crowd that is in another order, and the gate wants the newest first.
     pub async fn serve(self: Arc<Self>, socket: TcpStream, source: SocketAddr, accepted: Instant) {
         let number = self.accepted.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut attempt = Attempt::new(number, source);
+        attempt.accepted = wall_clock().checked_sub(accepted.elapsed());
         let mut life = Life {
             rules: self.rules.load_full(),
             accepted,
-            attempt: Attempt::new(number, source),
+            attempt,
             header: None,
             phase: self.telemetry.metrics().enter(Phase::Handshake),
             house: &self,

@@ -1,7 +1,7 @@
 //! How a connection ended: which side, in which phase, why. Metrics, audit line and debug line come from here alone.
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use crate::mqtt::Protocol;
 use crate::reason::Reason;
@@ -233,6 +233,8 @@ pub enum Decision {
 pub struct Attempt {
     /// Number of the connection in this process, from 1.
     pub connection: u64,
+    /// When its socket was accepted, by the wall clock; `None`: not known.
+    pub accepted: Option<SystemTime>,
     /// The client's address.
     pub source: SocketAddr,
     /// The handshake, once it is over.
@@ -285,6 +287,7 @@ impl Attempt {
     pub fn new(connection: u64, source: SocketAddr) -> Self {
         Self {
             connection,
+            accepted: None,
             source,
             handshake: None,
             identity: None,

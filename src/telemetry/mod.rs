@@ -78,8 +78,11 @@ impl Telemetry {
         debug_line(attempt, ending);
     }
 
+    /// What came neither to a handshake nor to a decision was shed, which is told once a second, or was a balancer's look
+    /// whether we live.
     fn audit_attempt(&self, attempt: &mut Attempt) {
         if let Some(audit) = self.audit.load().as_ref()
+            && (attempt.handshake.is_some() || attempt.decision.is_some())
             && Counted::first(&mut attempt.counted.audit)
         {
             audit.attempt(attempt);

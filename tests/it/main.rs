@@ -44,6 +44,7 @@ mod proxy_header;
 mod refusals;
 mod relay;
 mod reload;
+mod report;
 mod resilient_client;
 mod resumption;
 mod storm;

@@ -88,7 +88,7 @@ impl Record {
         let ts = timestamp(self.at);
         let (event, body) = match &self.event {
             Event::Start(found) => ("start", Body::Start(StartBody::of(found))),
-            Event::Attempt(attempt) => ("attempt", Body::Attempt(AttemptBody::of(attempt, names))),
+            Event::Attempt(attempt) => ("attempt", Body::Attempt(AttemptBody::of(attempt, self.at, names))),
             Event::End { connection, ending } => ("end", Body::End(EndBody::of(*connection, ending))),
             Event::Change { change, details } => (change.word(), Body::Details(details)),
             Event::Shed(counts) => ("shed", Body::Shed { counts }),
@@ -171,6 +171,9 @@ struct AttemptBody<'a> {
     /// In a dry run: why it would have been refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_refuse: Option<&'static str>,
+    /// From the accepted socket to the outcome, where that is more than [`USUAL`] beside what the other fields tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    took_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,7 +185,7 @@ struct AttemptBody<'a> {
 }
 
 impl<'a> AttemptBody<'a> {
-    fn of(attempt: &'a Attempt, names: &Metrics) -> Self {
+    fn of(attempt: &'a Attempt, at: SystemTime, names: &Metrics) -> Self {
         let (reason, would_refuse) = match attempt.decision {
             Some(Decision::Refused(reason) | Decision::Invalid(Some(reason))) => (Some(reason.word()), None),
             Some(Decision::Admitted {
@@ -209,12 +212,24 @@ impl<'a> AttemptBody<'a> {
                 .map(|decision| DecisionLabel::from(decision).word()),
             reason,
             would_refuse,
+            took_ms: took(attempt, at),
             waited_ms: attempt.held.map(milliseconds),
             server: attempt.server.and_then(|server| names.server(server)),
             connack: attempt.connack.map(|(code, _)| code),
             connack_ms: attempt.connack.map(|(_, latency)| tenths(latency)),
         }
     }
+}
+
+/// A handshake that waits for nothing takes less, and its line need not be longer for it: a storm writes millions.
+const USUAL: Duration = Duration::from_millis(20);
+
+fn took(attempt: &Attempt, at: SystemTime) -> Option<u64> {
+    // A clock that was set back meanwhile says nothing.
+    let took = at.duration_since(attempt.accepted?).ok()?;
+    let latency = attempt.connack.map(|(_, latency)| latency);
+    let told = attempt.held.unwrap_or_default() + latency.unwrap_or_default();
+    (took.saturating_sub(told) >= USUAL).then(|| milliseconds(took))
 }
 
 #[derive(Serialize)]

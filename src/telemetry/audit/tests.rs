@@ -193,6 +193,42 @@ fn an_attempt_has_its_line_when_its_outcome_is_known_and_a_session_another_at_it
 }
 
 #[test]
+fn what_an_attempt_took_is_told_where_it_is_not_clear_from_the_rest() {
+    let (_folder, path) = folder();
+    let Run { telemetry, .. } = run(settings(&path));
+    let now = wall_clock();
+    for (number, before, held) in [
+        (1, 5, None),
+        (2, 2500, None),
+        (3, 2500, Some(2495)),
+        (4, 2500, Some(1000)),
+    ] {
+        let mut attempt = refused(number, "sensor");
+        attempt.accepted = now.checked_sub(Duration::from_millis(before));
+        attempt.held = held.map(Duration::from_millis);
+        telemetry.observe(&mut attempt);
+    }
+    let mut of_the_future = refused(5, "sensor");
+    of_the_future.accepted = now.checked_add(Duration::from_secs(3600));
+    telemetry.observe(&mut of_the_future);
+    // Shed by the gate: it comes neither to a handshake nor to a decision, and is counted in a line `shed`.
+    let mut shed = Attempt::new(6, (Ipv4Addr::LOCALHOST, 1).into());
+    telemetry.record(&mut shed, &ending(Phase::Handshake));
+    drop(telemetry);
+    let found = parsed(&lines(&path));
+    let took: Vec<bool> = found
+        .iter()
+        .filter(|line| line["event"] == "attempt")
+        .map(|line| {
+            line["took_ms"]
+                .as_u64()
+                .is_some_and(|took| (2500..7500).contains(&took))
+        })
+        .collect();
+    assert_eq!(took, [false, true, false, true, false]);
+}
+
+#[test]
 fn changes_and_sheds_have_lines_of_their_own() {
     let (_folder, path) = folder();
     let Run { telemetry, metrics } = run(settings(&path));

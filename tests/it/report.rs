@@ -1,0 +1,241 @@
+//! `seawall report` on logs that a real daemon wrote: its figures against what the devices counted, and what a kill in the
+//! middle of a storm leaves.
+
+use crate::rig::daemon::binary;
+use crate::rig::process::{Finished, run};
+use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, report};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+/// On the devices' side the CONNACK comes a moment after it was passed on.
+const TOLERANCE: f64 = 0.05;
+
+/// All files of the log, its head among them, as a pattern of the shell names them.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+fn seawall_report(files: &[PathBuf], flags: &[&str]) -> Finished {
+    let mut command = Command::new(binary());
+    command.arg("report").args(files).args(flags).env_clear();
+    run("seawall report", &mut command, PATIENCE)
+}
+
+fn figures(files: &[PathBuf]) -> Value {
+    let finished = seawall_report(files, &["--json"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.stderr);
+    serde_json::from_str(&finished.stdout).unwrap()
+}
+
+/// What a device counts. Moments in Unix seconds.
+#[derive(Default)]
+struct Counted {
+    attempts: u64,
+    codes: BTreeMap<u8, u64>,
+    back: f64,
+}
+
+/// Comes at once and then each second after an answer, until it is in.
+async fn device(daemon: Arc<Daemon>, number: usize) -> (Counted, Device) {
+    let level = if number.is_multiple_of(2) { 4 } else { 5 };
+    let id = format!("sensor-{number:03}");
+    let mut counted = Counted::default();
+    loop {
+        counted.attempts += 1;
+        let mut device = Device::dial(&daemon).await;
+        device.send(&Connect::level(level, &id).bytes()).await;
+        let code = device.packet().await[3];
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        if code == 0 {
+            counted.back = now.as_secs_f64();
+            return (counted, device);
+        }
+        *counted.codes.entry(code).or_default() += 1;
+        drop(device);
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_figures_are_those_that_the_devices_counted() {
+    const DEVICES: usize = 60;
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let folder = scene.path("log");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("audit.jsonl");
+    let settings = [
+        ("audit.path", format!("{path:?}")),
+        ("admission.rate", "12".to_owned()),
+        ("admission.burst", "5".to_owned()),
+    ];
+    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let daemon = Arc::new(Daemon::start(&scene, broker.address(), &settings));
+    let mut fleet = JoinSet::new();
+    for number in 0..DEVICES {
+        fleet.spawn(device(Arc::clone(&daemon), number));
+    }
+    let back = fleet.join_all().await;
+    daemon.signal(Signal::TERM);
+    let counted: Vec<Counted> = back.into_iter().map(|(counted, _)| counted).collect();
+    Arc::into_inner(daemon).unwrap().wait_for_end(PATIENCE);
+
+    let files = files(&folder);
+    let found = figures(&files);
+    let storm = &found["proxy"]["storms"][0];
+    assert_eq!(found["proxy"]["storms"].as_array().unwrap().len(), 1);
+    let attempts: u64 = counted.iter().map(|device| device.attempts).sum();
+    assert_eq!(storm["attempts"], attempts);
+    assert_eq!(
+        (&storm["connected"], &storm["clients"]),
+        (&DEVICES.into(), &DEVICES.into())
+    );
+    let with = |code| {
+        counted
+            .iter()
+            .filter_map(|device| device.codes.get(&code))
+            .sum::<u64>()
+    };
+    assert_eq!(storm["refused"]["rate"], with(3) + with(0x89));
+    let rows = storm["by_protocol"].as_array().unwrap();
+    for (protocol, code) in [("3.1.1", 3), ("5", 0x89)] {
+        let row = rows.iter().find(|row| row["name"] == protocol).unwrap();
+        assert_eq!(row["refused"], with(code), "{protocol}");
+    }
+
+    let mut moments: Vec<f64> = counted.iter().map(|device| device.back).collect();
+    moments.sort_by(f64::total_cmp);
+    let started = storm["started"].as_f64().unwrap();
+    for share in storm["back_after"].as_array().unwrap() {
+        let hundredths = share["hundredths"].as_u64().unwrap() as usize;
+        let theirs = moments[(DEVICES * hundredths).div_ceil(100) - 1];
+        let ours = started + share["seconds"].as_f64().unwrap();
+        report(&format!(
+            "{hundredths} % back: {:.1} ms apart",
+            (theirs - ours) * 1e3
+        ));
+        assert!(
+            (theirs - ours).abs() < TOLERANCE,
+            "{hundredths} %: {ours} and {theirs}"
+        );
+    }
+
+    let page = scene.path("report.html");
+    let finished = seawall_report(&files, &["--html", page.to_str().unwrap()]);
+    assert!(finished.stdout.contains("the chain holds"), "{}", finished.stdout);
+    let html = std::fs::read_to_string(page).unwrap();
+    assert!(html.contains("<svg") && !html.contains("<script"), "{html}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_in_a_storm_costs_a_second_of_records_and_leaves_a_chain_that_holds() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let folder = scene.path("log");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("audit.jsonl");
+    let settings = [
+        ("audit.path", format!("{path:?}")),
+        ("audit.rotate", "\"64KiB\"".to_owned()),
+        ("audit.keep", "1000".to_owned()),
+        ("admission.rate", "1".to_owned()),
+        ("admission.burst", "1".to_owned()),
+    ];
+    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let address = daemon.address();
+    let over = Arc::new(AtomicBool::new(false));
+    let mut clients = JoinSet::new();
+    for task in 0..4 {
+        let over = Arc::clone(&over);
+        clients.spawn(async move {
+            let mut answered = Vec::new();
+            for number in 0.. {
+                let id = format!("sensor-{task}-{number:05}");
+                let Ok(mut device) = Device::try_dial(address).await else {
+                    break;
+                };
+                let sent = device.try_send(&Connect::level(4, &id).bytes()).await;
+                if sent.is_err() || device.try_packet().await.is_err() || over.load(Ordering::Relaxed) {
+                    break;
+                }
+                answered.push((id, Instant::now()));
+            }
+            answered
+        });
+    }
+    sleep(Duration::from_secs(3)).await;
+    let killed = Instant::now();
+    daemon.signal(Signal::KILL);
+    over.store(true, Ordering::Relaxed);
+    daemon.wait_for_end(PATIENCE);
+    let answered: Vec<(String, Instant)> = clients.join_all().await.into_iter().flatten().collect();
+
+    let found = figures(&files(&folder));
+    let text: String = files(&folder)
+        .iter()
+        .map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned())
+        .collect();
+    let known: HashSet<&str> = text
+        .split("\"client_id\":\"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    let lost: Vec<_> = answered.iter().filter(|(id, _)| !known.contains(&**id)).collect();
+    report(&format!(
+        "{} answered, {} of them lost in the log",
+        answered.len(),
+        lost.len()
+    ));
+    let log = &found["logs"][0];
+    let mean = log["bytes"].as_f64().unwrap() / log["lines"].as_f64().unwrap();
+    report(&format!("{mean:.0} bytes a record"));
+    assert!(answered.len() > 20, "{} answered", answered.len());
+    for (id, at) in lost {
+        let before = killed.saturating_duration_since(*at);
+        assert!(
+            before < Duration::from_secs(1),
+            "{id} was answered {before:?} before the kill"
+        );
+    }
+    assert!(found["logs"][0]["lines"].as_u64().unwrap() > 20);
+
+    // Whatever was torn off, the next process goes on with the chain.
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    drop(Device::join(&daemon, Connect::v5("after")).await);
+    daemon.signal(Signal::TERM);
+    daemon.wait_for_end(PATIENCE);
+    let found = figures(&files(&folder));
+    assert_eq!(
+        (&found["logs"][0]["breaks"], &found["proxy"]["starts"]),
+        (&0.into(), &2.into())
+    );
+    assert!(found["logs"][0]["cut_off"].is_null());
+
+    let mut lines: Vec<String> = std::fs::read_to_string(&path)
+        .unwrap()
+        .lines()
+        .map(Into::into)
+        .collect();
+    lines.remove(0);
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let finished = seawall_report(&files(&folder), &[]);
+    assert_eq!(finished.code, Some(1), "{}", finished.stdout);
+    let expected = format!("the chain is broken at {}, line 1", path.display());
+    assert!(finished.stderr.contains(&expected), "{}", finished.stderr);
+    let nothing = seawall_report(&[folder.join("nothing")], &[]);
+    assert_eq!(nothing.code, Some(71), "{}", nothing.stderr);
+}
