@@ -140,6 +140,103 @@ async fn the_figures_are_those_that_the_devices_counted() {
     assert!(html.contains("<svg") && !html.contains("<script"), "{html}");
 }
 
+/// The same with the simulator's fleet, which counts and times by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_figures_are_those_of_the_simulator() {
+    const DEVICES: usize = 150;
+    let scene = Scene::alone();
+    let broker = Stub::content().await;
+    let folder = scene.path("log");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("audit.jsonl");
+    let settings = [
+        ("audit.path", format!("{path:?}")),
+        ("admission.rate", "30".to_owned()),
+        ("admission.burst", "10".to_owned()),
+        ("admission.max_wait", "\"2s\"".to_owned()),
+        ("admission.max_held", "20".to_owned()),
+    ];
+    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let mut storm = Command::new(binary());
+    storm
+        .env_clear()
+        .args(["storm", "--target", &format!("localhost:{}", daemon.port())])
+        .args([
+            "--ca",
+            &scene.text_path("ca.pem"),
+            "--json",
+            &scene.text_path("storm.json"),
+        ])
+        .args([
+            "--devices",
+            &DEVICES.to_string(),
+            "--pattern",
+            "cold",
+            "--spread",
+            "0s",
+        ])
+        // Patient, so that nobody leaves while an answer is on its way.
+        .args([
+            "--patience",
+            "30s",
+            "--retry",
+            "1s",
+            "--pairs",
+            "0",
+            "--limit",
+            "60s",
+        ]);
+    let ran = tokio::task::spawn_blocking(move || run("seawall storm", &mut storm, 4 * PATIENCE));
+    let ran = ran.await.unwrap();
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    daemon.signal(Signal::TERM);
+    daemon.wait_for_end(PATIENCE);
+
+    let text = std::fs::read_to_string(scene.path("storm.json")).unwrap();
+    let devices: Value = serde_json::from_str(&text).unwrap();
+    let counted = &devices["storm"];
+    let found = figures(&files(&folder));
+    let storm = &found["proxy"]["storms"][0];
+    assert_eq!(storm["attempts"], counted["arrivals"]);
+    assert_eq!(storm["connected"], counted["admitted"]);
+    let refused = |field: &Value| -> u64 {
+        let counts = field.as_object().unwrap().values();
+        counts.map(|times| times.as_u64().unwrap()).sum()
+    };
+    assert!(refused(&counted["refused"]) > 0, "{counted}");
+    assert_eq!(refused(&storm["refused"]), refused(&counted["refused"]));
+    for (protocol, code) in [("3.1.1", "3"), ("5", "137")] {
+        let rows = storm["by_protocol"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == protocol).unwrap();
+        assert_eq!(row["refused"], counted["refused"][code], "{protocol}");
+    }
+
+    let open = time::OffsetDateTime::parse(
+        devices["open"].as_str().unwrap(),
+        &time::format_description::well_known::Rfc3339,
+    );
+    let open = open.unwrap().unix_timestamp_nanos() as f64 / 1e9;
+    let returns = devices["returns"].as_array().unwrap();
+    assert_eq!(returns.len(), DEVICES);
+    for share in storm["back_after"].as_array().unwrap() {
+        let hundredths = share["hundredths"].as_u64().unwrap() as usize;
+        let theirs = open
+            + returns[(DEVICES * hundredths).div_ceil(100) - 1][0]
+                .as_f64()
+                .unwrap();
+        let ours = storm["started"].as_f64().unwrap() + share["seconds"].as_f64().unwrap();
+        report(&format!(
+            "{hundredths} % back: {:.1} ms apart",
+            (theirs - ours) * 1e3
+        ));
+        assert!(
+            (theirs - ours).abs() < TOLERANCE,
+            "{hundredths} %: {ours} and {theirs}"
+        );
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_in_a_storm_costs_a_second_of_records_and_leaves_a_chain_that_holds() {
     let scene = Scene::new();
