@@ -343,6 +343,55 @@ fn a_mistyped_command_line_is_64() {
 }
 
 #[test]
+fn a_plan_is_the_same_for_the_same_seed_and_writes_what_it_found() {
+    let shell = Shell::new();
+    let plan = |more: &[&str]| {
+        let arguments = [
+            "plan",
+            "--devices",
+            "300",
+            "--capacity",
+            "20",
+            "--outage",
+            "1m",
+            "--watch",
+            "2m",
+        ];
+        shell.run(&[&arguments, more].concat())
+    };
+    let first = plan(&["--json", "-", "--html", "plan.html"]);
+    assert_eq!((first.code, first.err.as_str()), (Some(0), ""));
+    assert_eq!(plan(&["--json", "-"]).out, first.out);
+    assert_ne!(plan(&["--json", "-", "--seed", "2"]).out, first.out);
+
+    let runs: Vec<serde_json::Value> = serde_json::from_str(&first.out).unwrap();
+    let returned: Vec<u64> = runs
+        .iter()
+        .map(|run| run["outcome"]["returned"].as_u64().unwrap())
+        .collect();
+    assert!(
+        returned.len() == 2 && returned.iter().all(|devices| *devices > 0),
+        "{returned:?}"
+    );
+    let page = fs::read_to_string(shell.folder.path().join("plan.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("through Seawall"));
+
+    let sweep = plan(&["--front", "seawall", "--sweep", "rate=5..20:3"]);
+    assert_eq!(sweep.out.matches("through Seawall").count(), 3, "{}", sweep.out);
+
+    for (more, code) in [
+        (["--sweep", "admission.rat=1,2"], 78),
+        (["--set", "admission.rate=fast"], 78),
+        (["--patience", "100ms"], 64),
+        (["--sweep", "rate=5..1"], 64),
+        (["--html", "missing/plan.html"], 71),
+    ] {
+        let ran = plan(&more);
+        assert!(ran.code == Some(code) && !ran.err.is_empty(), "{more:?}: {ran:?}");
+    }
+}
+
+#[test]
 fn check_finds_the_default_file_and_says_so() {
     let shell = Shell::new();
     shell.with_certificate();
