@@ -1,6 +1,7 @@
 //! Composition: configuration → parts → running → drained.
 
 mod aside;
+mod budget;
 mod parts;
 mod reload;
 mod watch;
@@ -19,6 +20,7 @@ use self::parts::Parts;
 use self::reload::{Reloader, Seen};
 use crate::admin::{self, AdminError};
 use crate::admission::breaker;
+use crate::budget::BudgetError;
 use crate::config::{Config, Sources};
 use crate::connection::House;
 use crate::door::Door;
@@ -52,6 +54,9 @@ pub enum StartError {
     /// The admin side can't be started (exit 71).
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// The shared budget can't be set up: the operator's to mend (exit 78).
+    #[error("shared_budget.ca: {0}")]
+    Budget(#[from] BudgetError),
     /// The audit log can't be written (exit 71).
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -175,6 +180,7 @@ async fn build(config: &Config, acceptor: &Acceptor, descriptors: u64) -> Result
     let gate = Gate::new(&config.gate, config.sources);
     let pool = Arc::new(Pool::start()?);
     let door = Door::new(config.admission.clone());
+    budget::join(config.shared_budget.as_ref(), &door, &metrics, &tasks).await?;
     let brokers = Brokers::new(&config.upstream.servers);
     brokers.look_up().await;
     let places = Places::new(parts::places(config.listen.max_connections, descriptors));

@@ -210,7 +210,7 @@ impl Failure {
 
 const fn start_code(error: &StartError) -> u8 {
     match error {
-        StartError::Tls(_) => CONFIGURATION,
+        StartError::Tls(_) | StartError::Budget(_) => CONFIGURATION,
         StartError::Bind(_) | StartError::Admin(_) | StartError::Audit(_) | StartError::System(_) => SYSTEM,
         StartError::Metrics(_) => BUG,
     }

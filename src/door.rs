@@ -19,7 +19,7 @@ use crate::admission::brokers::Report;
 use crate::admission::classify::{Arrival, Classifier};
 use crate::admission::clients;
 use crate::admission::controller::{Controller, Place, Released, Seat, Snapshot, Verdict};
-use crate::admission::{Outcome, Refusal, Request, Settings};
+use crate::admission::{Outcome, Refusal, Request, Settings, Share};
 use crate::moment::Moment;
 use crate::reason::Reason;
 
@@ -156,6 +156,16 @@ impl Door {
     /// What it goes by.
     pub fn settings(&self) -> Settings {
         self.lock().settings().clone()
+    }
+
+    /// From now on this is its part of a budget in common with other replicas.
+    pub fn set_share(&self, share: Share) {
+        {
+            let mut controller = self.lock();
+            let now = self.now();
+            controller.set_share(share, now);
+        }
+        self.changed.notify_one();
     }
 
     /// Whether an admitted CONNECT may be sent to `server`, the index of a broker. To be asked before each

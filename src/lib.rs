@@ -7,7 +7,7 @@
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
 //! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`], [`chart`] |
-//! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`] |
+//! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`], [`budget`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`], [`report`] |
 //! | the command line | [`cli`] |
@@ -21,6 +21,8 @@ pub mod admin;
 pub mod admission;
 #[cfg(feature = "daemon")]
 pub mod app;
+#[cfg(feature = "daemon")]
+pub mod budget;
 #[cfg(feature = "daemon")]
 pub mod chart;
 #[cfg(feature = "daemon")]

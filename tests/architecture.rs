@@ -21,7 +21,7 @@ const LAYERS: &[&[&str]] = &[
     &["mqtt", "proxy_header"],
     &["admission"],
     &["telemetry", "drain", "socket", "clock", "reconnect", "chart"],
-    &["tls", "relay", "upstream", "refusal", "door", "gate"],
+    &["tls", "relay", "upstream", "refusal", "door", "gate", "budget"],
     &["connection"],
     &["listener", "admin"],
     &["config"],

@@ -17,7 +17,7 @@ use super::hot_loop::HotLoops;
 pub use super::queues::Place;
 use super::queues::{self, Queues, Supply};
 use super::second_dial::SecondDial;
-use super::{Outcome, Refusal, Settings};
+use super::{Outcome, Refusal, Settings, Share};
 use crate::moment::Moment;
 use crate::reason::Reason;
 
@@ -90,6 +90,8 @@ pub struct Controller<W> {
     second_dial: SecondDial,
     hot_loops: HotLoops,
     appointments: Appointments,
+    share: Share,
+    wanted: f64,
 }
 
 impl<W> Controller<W> {
@@ -97,7 +99,7 @@ impl<W> Controller<W> {
     pub fn new(settings: Settings, now: Moment) -> Self {
         let adaptive = Adaptive::new(settings.adaptive, settings.rate, settings.max_in_flight, now);
         Self {
-            queues: Queues::new(&settings, Supply::full(&settings, &adaptive), now),
+            queues: Queues::new(&settings, Supply::full(&settings, &adaptive, Share::WHOLE), now),
             brokers: Brokers::new(settings.breaker, settings.servers),
             adaptive,
             credentials: Credentials::new(settings.bad_credentials, now),
@@ -105,8 +107,16 @@ impl<W> Controller<W> {
             second_dial: SecondDial::default(),
             hot_loops: HotLoops::new(now),
             appointments: Appointments::new(now),
+            share: Share::WHOLE,
+            wanted: 0.0,
             settings,
         }
+    }
+
+    /// From now on this is its part of a budget in common. What is in the buckets is cut to it, never filled up.
+    pub fn set_share(&mut self, share: Share, now: Moment) {
+        self.share = share;
+        self.go_on(now);
     }
 
     /// Takes new settings over; what was issued stays issued, and no fresh burst is granted. Who is held keeps its
@@ -136,6 +146,9 @@ impl<W> Controller<W> {
             None => self.objection(arrival, now),
             Some(_) => None,
         };
+        if arrival.since.is_none() && objection.is_none() {
+            self.wanted += arrival.cost.as_f64();
+        }
         if self.settings.dry_run {
             return self.decide_dry(arrival, objection, now);
         }
@@ -299,6 +312,8 @@ impl<W> Controller<W> {
             refuses_most: self.credentials.len() > self.clients.open().max(A_FEW),
             usable,
             dry_run: self.settings.dry_run,
+            wanted: self.wanted,
+            found: self.settings.adaptive.enabled.then(|| self.adaptive.rate()),
         }
     }
 
@@ -369,7 +384,7 @@ impl<W> Controller<W> {
     }
 
     fn full_supply(&self) -> Supply {
-        Supply::full(&self.settings, &self.adaptive)
+        Supply::full(&self.settings, &self.adaptive, self.share)
     }
 }
 

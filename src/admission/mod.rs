@@ -91,6 +91,24 @@ impl Default for Settings {
     }
 }
 
+/// This process's part of a budget that it has in common with other replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Share {
+    /// Part of rate, burst, window and reserves, 0 to 1.
+    pub fraction: f64,
+    /// What all replicas together find the brokers to bear, tokens a second, where the rate follows them; `None`:
+    /// nobody has found anything yet.
+    pub ceiling: Option<f64>,
+}
+
+impl Share {
+    /// Of a process that shares with nobody.
+    pub const WHOLE: Self = Self {
+        fraction: 1.0,
+        ceiling: None,
+    };
+}
+
 /// `[admission.cost]`: tokens that a CONNECT takes, above 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {

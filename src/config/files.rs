@@ -2,10 +2,18 @@
 
 use super::Config;
 use super::reader::Reader;
+use crate::budget;
 use crate::tls::{Acceptor, LoadError};
 
 /// Reports every file that can't be loaded.
 pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
+    inspect_tls(config, reader);
+    if let Some(Err(error)) = config.shared_budget.as_ref().map(budget::check) {
+        reader.unusable("shared_budget.ca", error.to_string(), None);
+    }
+}
+
+fn inspect_tls(config: &Config, reader: &mut Reader<'_>) {
     let Err(errors) = Acceptor::load(&config.tls) else {
         return;
     };

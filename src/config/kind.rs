@@ -300,6 +300,30 @@ impl<T> Scalar for Parsed<T> {
     }
 }
 
+/// A string that holds a password: what was found is not shown.
+pub(super) struct Secret<T>(pub(super) Parsed<T>);
+
+impl<T> Kind for Secret<T> {
+    type Value = T;
+
+    fn read(&self, found: Found<'_>, _: &Places) -> Result<T, Vec<Wrong>> {
+        self.0.parse(found.raw).map_err(|hint| {
+            vec![Wrong {
+                found: "found what is not shown here, since it may hold a password".to_owned(),
+                ..found.wrong(Scalar::allowed(&self.0), hint)
+            }]
+        })
+    }
+
+    fn show(&self, value: &T) -> toml::Value {
+        Scalar::show(&self.0, value)
+    }
+
+    fn allowed(&self) -> String {
+        Scalar::allowed(&self.0)
+    }
+}
+
 /// Who writes `--set key='"value"'` has the rules of the file in mind.
 pub(super) fn quoted(text: &str) -> Option<String> {
     text.starts_with('"')

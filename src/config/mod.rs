@@ -58,6 +58,8 @@ pub struct Config {
     pub admin: crate::admin::Settings,
     /// `[audit]`; `None`: it has no path.
     pub audit: Option<crate::telemetry::audit::Settings>,
+    /// `[shared_budget]`; `None`: this process shares with nobody.
+    pub shared_budget: Option<crate::budget::Settings>,
     /// `[log]`
     pub log: crate::telemetry::log::Settings,
     /// `reload.watch`: whether a change of the file is taken without being asked to.

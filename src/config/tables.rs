@@ -3,6 +3,7 @@
 
 mod admission;
 mod audit;
+mod budget;
 mod gate;
 mod refusal;
 mod relay;
@@ -68,6 +69,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
         drain: root.table("drain", relay::drain),
         admin: root.table("admin", admin),
         audit: root.table("audit", audit::table),
+        shared_budget: root.table("shared_budget", budget::table),
         log: root.table("log", log),
         watch: root.table("reload", reload),
         keys: Vec::new(),

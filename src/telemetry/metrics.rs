@@ -7,6 +7,7 @@
 
 mod admission;
 mod brokers;
+mod budget;
 mod families;
 mod files;
 mod lanes;
@@ -20,6 +21,8 @@ use serde::Serialize;
 
 use self::admission::Admission;
 use self::brokers::Upstreams;
+pub use self::budget::Beat;
+use self::budget::Budget;
 use self::families::{Audit, Clients, Gate, add, build_info, config_hash};
 use self::files::Files;
 use super::crowd::Crowd;
@@ -42,6 +45,7 @@ pub struct Metrics {
     audit: Audit,
     config_hash: IntGauge,
     crowd: Crowd,
+    budget: Budget,
 }
 
 /// Figures since the start of the process, for `/status`: the same that `/metrics` shows. Keys are the label values.
@@ -116,6 +120,7 @@ impl Metrics {
             audit: Audit::new(&registry)?,
             config_hash,
             crowd: Crowd::default(),
+            budget: Budget::new(&registry)?,
             registry,
         }))
     }
@@ -234,6 +239,11 @@ impl Metrics {
     /// Changed files were read.
     pub fn reloaded(&self, result: Reload) {
         add(self.files.reloads.get(result), 1);
+    }
+
+    /// The table of shares was asked.
+    pub fn budget(&self, beat: Beat) {
+        self.budget.set(beat);
     }
 
     /// The brokers as configured, and whether they can be used.

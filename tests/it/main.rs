@@ -47,6 +47,7 @@ mod reload;
 mod report;
 mod resilient_client;
 mod resumption;
+mod shared_budget;
 mod storm;
 mod storm_command;
 mod tls;

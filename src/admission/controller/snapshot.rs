@@ -27,6 +27,10 @@ pub struct Snapshot {
     pub usable: bool,
     /// `admission.dry_run`: nobody is refused.
     pub dry_run: bool,
+    /// Tokens that all who passed the limits of their own would have taken since the start, whatever became of them.
+    pub wanted: f64,
+    /// Tokens a second that the pulse finds the brokers to bear from here; `None`: the rate is a fixed one.
+    pub found: Option<f64>,
 }
 
 /// Why the rate is what it is.

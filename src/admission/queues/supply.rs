@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Queues;
 use super::queue::share;
-use crate::admission::Settings;
+use crate::admission::{Settings, Share};
 use crate::admission::adaptive::Adaptive;
 use crate::admission::bucket::{Bucket, Source, Tokens};
 use crate::moment::Moment;
@@ -22,6 +22,8 @@ pub struct Supply {
     pub burst: f64,
     /// Seats.
     pub max_in_flight: u32,
+    /// This process's part of the budget, 0 to 1: of the reserves it has as much.
+    pub share: f64,
 }
 
 /// Tokens that are not for one who comes, in the buckets that would serve it.
@@ -42,28 +44,36 @@ impl Kept {
 }
 
 impl Supply {
-    /// What is configured or was found, while no broker starts slowly.
-    pub fn full(settings: &Settings, adaptive: &Adaptive) -> Self {
+    /// What is configured or was found, while no broker starts slowly: of it this process's `share`.
+    pub fn full(settings: &Settings, adaptive: &Adaptive, share: Share) -> Self {
         if settings.adaptive.enabled {
-            return Self::followed(settings, adaptive);
+            return Self::followed(settings, adaptive, share);
         }
+        let part = share.fraction;
         Self {
-            rate: settings.rate,
-            burst: settings.burst,
-            max_in_flight: settings.max_in_flight,
+            rate: settings.rate * part,
+            burst: (settings.burst * part).max(1.0),
+            // One at least: a replica without one could not find out that it needs more.
+            max_in_flight: ((f64::from(settings.max_in_flight) * part) as u32).max(1),
+            share: part,
         }
     }
 
-    fn followed(settings: &Settings, adaptive: &Adaptive) -> Self {
+    /// What the pulse says is this process's own part already: the others' CONNECTs are in the latency that it follows.
+    /// It goes no faster than its part of what all of them find together.
+    fn followed(settings: &Settings, adaptive: &Adaptive, share: Share) -> Self {
         let reserves: f64 = settings.lanes.iter().map(|lane| lane.reserve).sum();
+        let part = share.fraction;
+        let ceiling = share.ceiling.map_or(f64::INFINITY, |all| all * part);
         // On top of what was found: the window is what protects the broker, and taken out of a rate that was found with
         // few in flight the reserves would leave the others too little to show that the broker bears more.
-        let rate = (adaptive.rate() + reserves).min(settings.adaptive.highest_rate());
+        let rate = (adaptive.rate().min(ceiling) + reserves * part).min(settings.adaptive.highest_rate());
         // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
         Self {
             rate,
             burst: settings.burst.min(rate.max(1.0)),
             max_in_flight: adaptive.window(),
+            share: part,
         }
     }
 }
@@ -168,7 +178,7 @@ impl<W> Queues<W> {
     fn scale(&self, rate: f64) -> f64 {
         let wanted = self.wanted();
         if wanted > 0.0 {
-            (RESERVED_AT_MOST * rate / wanted).min(1.0)
+            (RESERVED_AT_MOST * rate / wanted).min(self.supply.share)
         } else {
             0.0
         }

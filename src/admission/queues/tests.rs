@@ -44,6 +44,7 @@ fn supply(settings: &Settings) -> Supply {
         rate: settings.rate,
         burst: settings.burst,
         max_in_flight: settings.max_in_flight,
+        share: 1.0,
     }
 }
 

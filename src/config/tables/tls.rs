@@ -19,7 +19,7 @@ const FILE: Parsed<PathBuf> = Parsed {
 };
 
 /// A PEM file or none.
-const OPTIONAL_FILE: Parsed<Option<PathBuf>> = Parsed {
+pub(super) const OPTIONAL_FILE: Parsed<Option<PathBuf>> = Parsed {
     allowed: "path of a PEM file, or \"\" for none",
     parse: optional_path,
     show: show_optional_path,

@@ -204,7 +204,7 @@ pub fn tls_settings() -> &'static Arc<ClientConfig> {
     ONCE.get_or_init(|| Arc::new(settings_for(rustls::DEFAULT_VERSIONS)))
 }
 
-fn settings_for(versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
+pub fn settings_for(versions: &[&'static SupportedProtocolVersion]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_slice(certificates().authority.as_bytes()).unwrap())

@@ -8,6 +8,7 @@ pub mod http;
 pub mod mosquitto;
 pub mod packet;
 pub mod process;
+pub mod redis;
 pub mod scene;
 pub mod stub;
 
@@ -15,6 +16,7 @@ pub use daemon::Daemon;
 pub use device::{Device, End};
 pub use mosquitto::Mosquitto;
 pub use packet::Connect;
+pub use redis::Redis;
 pub use scene::Scene;
 pub use stub::Stub;
 
