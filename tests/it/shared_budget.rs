@@ -17,6 +17,8 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 
 const WINDOW: Duration = Duration::from_secs(5);
+/// How long what is watched goes on past its first whole window.
+const MARGIN: Duration = Duration::from_secs(2);
 const SAMPLE: Duration = Duration::from_millis(100);
 
 /// One of several in front of the same broker.
@@ -142,7 +144,7 @@ async fn three_replicas_hold_one_rate_whoever_the_crowd_comes_to() {
 
     // The shares follow the crowd within a second or two.
     let settled = Duration::from_secs(3);
-    let ledger = Ledger::keep(from, &broker, settled + 3 * WINDOW).await;
+    let ledger = Ledger::keep(from, &broker, settled + WINDOW + MARGIN).await;
     let (least, most) = ledger.extremes(settled);
     let by_replica: Vec<f64> = admitted
         .iter()
@@ -164,11 +166,11 @@ async fn three_replicas_hold_one_rate_whoever_the_crowd_comes_to() {
 
     let killed = from.elapsed();
     redis.signal(rustix::process::Signal::KILL);
-    let silent = Ledger::keep(from, &broker, killed + WINDOW + Duration::from_secs(2)).await;
+    let silent = Ledger::keep(from, &broker, killed + WINDOW + MARGIN).await;
     drop(redis);
     let redis = Redis::again(&scene, store);
     let back = from.elapsed();
-    let after = Ledger::keep(from, &broker, back + 2 * WINDOW).await;
+    let after = Ledger::keep(from, &broker, back + WINDOW + MARGIN).await;
     let whole = Ledger([silent.0, after.0].concat());
     let (least, most) = whole.extremes(killed);
     report(&format!(
