@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use self::storm::{StormFailure, StormFlags};
 use crate::app::{self, Ended, StartError};
@@ -214,6 +214,11 @@ const fn start_code(error: &StartError) -> u8 {
         StartError::Bind(_) | StartError::Admin(_) | StartError::Audit(_) | StartError::System(_) => SYSTEM,
         StartError::Metrics(_) => BUG,
     }
+}
+
+/// The command line's definition: what the manual and the completions are made from.
+pub fn definition() -> clap::Command {
+    Arguments::command()
 }
 
 /// Runs the command line.
