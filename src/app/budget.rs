@@ -21,8 +21,8 @@ pub(super) async fn join(
     let spender = Arc::new(AtTheDoor(Arc::clone(door)));
     let mut budget = Budget::new(settings, spender, Arc::clone(metrics))?;
     budget.join().await;
-    let draining = tasks.child_of_draining().cancelled_owned();
-    tasks.spawn(budget.keep(draining));
+    let until = tasks.clone();
+    tasks.spawn(async move { budget.keep(until.draining()).await });
     Ok(())
 }
 
