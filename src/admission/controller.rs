@@ -297,12 +297,11 @@ impl<W> Controller<W> {
     /// Figures for metrics and status.
     pub fn snapshot(&self, now: Moment) -> Snapshot {
         let supply = self.supply(now);
-        let adaptive = self.settings.adaptive;
         let usable = !matches!(self.brokers.access(now), Access::Shut { .. });
         Snapshot {
             rate: supply.rate,
             cause: self.rate_cause(usable, now),
-            rate_floor: if adaptive.enabled { adaptive.min_rate } else { 0.0 },
+            rate_floor: Supply::floor(&self.settings, self.share),
             tokens: self.queues.tokens(now),
             in_flight: self.queues.in_flight(),
             window: supply.max_in_flight,

@@ -7,7 +7,7 @@ pub struct Snapshot {
     pub rate: f64,
     /// Why it is that many.
     pub cause: RateCause,
-    /// Tokens a second below which `admission.adaptive` does not go; 0 where it is off.
+    /// Tokens a second below which `admission.adaptive` does not go, with the reserves on top; 0 where it is off.
     pub rate_floor: f64,
     /// Tokens in the bucket now; below zero by what a dry run owes.
     pub tokens: f64,

@@ -59,15 +59,21 @@ impl Supply {
         }
     }
 
+    /// Tokens a second below which it does not go by following the broker; 0 where it does not follow.
+    pub fn floor(settings: &Settings, share: Share) -> f64 {
+        if settings.adaptive.enabled {
+            with_reserves(settings.adaptive.min_rate, settings, share)
+        } else {
+            0.0
+        }
+    }
+
     /// What the pulse says is this process's own part already: the others' CONNECTs are in the latency that it follows.
     /// It goes no faster than its part of what all of them find together.
     fn followed(settings: &Settings, adaptive: &Adaptive, share: Share) -> Self {
-        let reserves: f64 = settings.lanes.iter().map(|lane| lane.reserve).sum();
         let part = share.fraction;
         let ceiling = share.ceiling.map_or(f64::INFINITY, |all| all * part);
-        // On top of what was found: the window is what protects the broker, and taken out of a rate that was found with
-        // few in flight the reserves would leave the others too little to show that the broker bears more.
-        let rate = (adaptive.rate().min(ceiling) + reserves * part).min(settings.adaptive.highest_rate());
+        let rate = with_reserves(adaptive.rate().min(ceiling), settings, share);
         // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
         Self {
             rate,
@@ -76,6 +82,13 @@ impl Supply {
             share: part,
         }
     }
+}
+
+/// The reserves come on top of what was found: the window is what protects the broker, and taken out of a rate that was
+/// found with few in flight they would leave the others too little to show that the broker bears more.
+fn with_reserves(rate: f64, settings: &Settings, share: Share) -> f64 {
+    let reserves: f64 = settings.lanes.iter().map(|lane| lane.reserve).sum();
+    (rate + reserves * share.fraction).min(settings.adaptive.highest_rate())
 }
 
 impl<W> Queues<W> {

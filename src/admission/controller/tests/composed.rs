@@ -328,7 +328,9 @@ fn reserves_come_on_top_of_a_rate_that_was_found_up_to_the_highest() {
                     .answered(0, Duration::ZERO, false, at(number));
             }
         }
-        stage.controller.snapshot(at(20)).rate
+        let snapshot = stage.controller.snapshot(at(20));
+        assert!((snapshot.rate - snapshot.rate_floor).abs() < 1e-9, "{snapshot:?}");
+        snapshot.rate
     };
     assert_eq!((rate(50.0, 5000.0) as u32, rate(50.0, 40.0) as u32), (55, 40));
 }
