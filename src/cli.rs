@@ -110,6 +110,9 @@ struct DemoFlags {
     /// Folder for the throw-away certificates
     #[arg(long, value_name = "DIR", default_value = "demo-certs")]
     out: PathBuf,
+    /// Write the proxy's audit log there, for `seawall report`
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -306,6 +309,7 @@ fn demo(flags: DemoFlags) -> Result<(), Failure> {
         stay,
         upstream,
         out,
+        audit,
     } = flags;
     let devices = usize::try_from(devices).unwrap_or(usize::MAX);
     let options = demo::Options {
@@ -315,6 +319,7 @@ fn demo(flags: DemoFlags) -> Result<(), Failure> {
         stay,
         upstream,
         certificates: out,
+        audit,
     };
     let runtime = runtime()?;
     let ended = runtime.block_on(demo::run(&options, &mut io::stdout()));

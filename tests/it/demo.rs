@@ -30,8 +30,9 @@ fn expect(finished: &Finished, code: i32, words: &[&str]) {
 fn demo(policy: &str) {
     let scene = Scene::new();
     let folder = scene.path("certificates");
+    let audit = scene.text_path("audit.jsonl");
     let finished = seawall(
-        &["demo", "--devices", "100", "--policy", policy],
+        &["demo", "--devices", "100", "--policy", policy, "--audit", &audit],
         &folder,
         WHOLE_DEMO,
     );
@@ -59,6 +60,12 @@ fn demo(policy: &str) {
     );
     let nothing_lost = |line: &str| line.trim().starts_with("0 of ") && line.ends_with("messages lost");
     assert!(finished.stdout.lines().any(nothing_lost), "{}", finished.stdout);
+    let report = run(
+        "seawall report",
+        Command::new(binary()).args(["report", &audit]).env_clear(),
+        PATIENCE,
+    );
+    expect(&report, 0, &["the chain holds"]);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Queues;
 use super::queue::share;
-use crate::admission::{Settings, Share};
 use crate::admission::adaptive::Adaptive;
 use crate::admission::bucket::{Bucket, Source, Tokens};
+use crate::admission::{Settings, Share};
 use crate::moment::Moment;
 
 /// Most that the reserves take of the rate of the moment: where the rate follows the broker it may fall below

@@ -53,6 +53,8 @@ pub struct Options {
     pub upstream: Option<String>,
     /// Folder for the certificates.
     pub certificates: PathBuf,
+    /// `audit.path` of the proxy; `None`: no audit log.
+    pub audit: Option<PathBuf>,
 }
 
 /// Why there was nothing to see.
@@ -168,7 +170,7 @@ fn configuration(
             .map(|broker| broker.address().to_string())
             .unwrap_or_default(),
     };
-    let set = vec![
+    let mut set = vec![
         "listen.addresses=127.0.0.1:0".to_owned(),
         // Whoever ends the demo is not to wait.
         "drain.spread=0s".to_owned(),
@@ -182,6 +184,12 @@ fn configuration(
         format!("upstream.servers={upstream}"),
         "admin.address=127.0.0.1:0".to_owned(),
     ];
+    set.extend(
+        options
+            .audit
+            .iter()
+            .map(|path| format!("audit.path={}", path.display())),
+    );
     config::load(&Sources {
         set,
         ..Sources::default()
