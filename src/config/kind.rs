@@ -39,6 +39,8 @@ pub(super) struct Wrong {
     pub(super) found: String,
     pub(super) allowed: String,
     pub(super) hint: Option<String>,
+    /// What was found is not to be shown, there where it stands either.
+    pub(super) secret: bool,
 }
 
 /// A kind of value: one, or a list of them.
@@ -138,6 +140,7 @@ impl<'a> Found<'a> {
             found,
             allowed,
             hint,
+            secret: false,
         }
     }
 }
@@ -310,6 +313,7 @@ impl<T> Kind for Secret<T> {
         self.0.parse(found.raw).map_err(|hint| {
             vec![Wrong {
                 found: "found what is not shown here, since it may hold a password".to_owned(),
+                secret: true,
                 ..found.wrong(Scalar::allowed(&self.0), hint)
             }]
         })

@@ -33,6 +33,38 @@ pub enum Place {
     Flag(String),
 }
 
+impl Place {
+    /// The same place without the value that stands there.
+    pub(super) fn hidden(self) -> Self {
+        const HIDDEN: &str = "***";
+        match self {
+            Self::Line {
+                file,
+                line,
+                column,
+                source,
+                ..
+            } => Self::Line {
+                source: source
+                    .chars()
+                    .take(column.saturating_sub(1))
+                    .chain(HIDDEN.chars())
+                    .collect(),
+                width: HIDDEN.len(),
+                file,
+                line,
+                column,
+            },
+            Self::Variable(name, _) => Self::Variable(name, HIDDEN.to_owned()),
+            Self::Flag(flag) => {
+                let key = flag.split('=').next().unwrap_or_default();
+                Self::Flag(format!("{key}={HIDDEN}"))
+            }
+            file @ Self::File(_) => file,
+        }
+    }
+}
+
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {

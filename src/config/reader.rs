@@ -154,8 +154,13 @@ impl<'a> Reader<'a> {
             .map_or_else(|| path.to_owned(), |index| format!("{path}[{index}]"));
         let place = self.places.of_value(wrong.origin);
         let Wrong {
-            found, allowed, hint, ..
+            found,
+            allowed,
+            hint,
+            secret,
+            ..
         } = wrong;
+        let place = place.map(|place| if secret { place.hidden() } else { place });
         self.mistakes.push(Mistake {
             place,
             path,

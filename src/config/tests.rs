@@ -446,6 +446,21 @@ fn variables_set_keys() {
 }
 
 #[test]
+fn a_password_is_in_no_message_wherever_it_was_written() {
+    const URL: &str = "http://:correct-horse@cache";
+    let file = load_file(format!("shared_budget = {{ redis = \"{URL}\" }}")).unwrap_err();
+    let variable = load(&variables(&[("SEAWALL_SHARED_BUDGET__REDIS", URL)])).unwrap_err();
+    let flag = load(&flags(&[&format!("shared_budget.redis={URL}")])).unwrap_err();
+    for mistakes in [file, variable, flag] {
+        let text = format!("{mistakes}{}", mistakes.in_a_line());
+        assert!(
+            text.contains("shared_budget.redis") && !text.contains("horse"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn every_key_has_a_variable() {
     for key in keys() {
         let variable = key.variable();
