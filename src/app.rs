@@ -2,36 +2,47 @@
 
 mod aside;
 mod budget;
+mod error;
 mod parts;
 mod reload;
+mod service;
+mod sockets;
+mod takeover;
 mod watch;
 mod watched;
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
 
+pub use self::error::StartError;
 use self::parts::Parts;
 use self::reload::{Reloader, Seen};
-use crate::admin::{self, AdminError};
+use self::service::Service;
+use self::sockets::Sockets;
+pub use self::sockets::activated;
+use self::takeover::Predecessor;
+use crate::admin::{self, Access};
 use crate::admission::breaker;
-use crate::budget::BudgetError;
 use crate::config::{Config, Sources};
 use crate::connection::House;
 use crate::door::Door;
 use crate::drain::{self, Tasks};
 use crate::gate::Gate;
-use crate::listener::{self, BindError, Places};
+use crate::listener::{self, Places};
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::{Telemetry, log};
+use crate::tls::Acceptor;
 use crate::tls::pool::Pool;
-use crate::tls::{self, Acceptor};
 use crate::upstream::Brokers;
 
 /// How long a drain waits for those who are leaving: a second for the end of a packet, 2 s for the broker's close, 5 s for
@@ -41,40 +52,6 @@ const DRAIN_GRACE: Duration = Duration::from_secs(9);
 const DRAIN_LOOK: Duration = Duration::from_millis(20);
 /// How long tasks get to notice that they were told to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
-
-/// The daemon could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// Files of the configuration can't be used: the operator's to mend (exit 78).
-    #[error("{}", join(.0))]
-    Tls(Vec<tls::LoadError>),
-    /// An address can't be listened on (exit 71).
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The admin side can't be started (exit 71).
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// The shared budget can't be set up: the operator's to mend (exit 78).
-    #[error("shared_budget.ca: {0}")]
-    Budget(#[from] BudgetError),
-    /// The audit log can't be written (exit 71).
-    #[error(transparent)]
-    Audit(#[from] AuditError),
-    /// The operating system refuses something else (exit 71).
-    #[error("the operating system refuses: {0}")]
-    System(#[from] io::Error),
-    /// A bug of ours (exit 70).
-    #[error("metrics can't be registered: {0}")]
-    Metrics(#[from] prometheus::Error),
-}
-
-fn join(errors: &[tls::LoadError]) -> String {
-    errors
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("\n")
-}
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,31 +65,48 @@ pub enum Ended {
 /// A running daemon.
 pub struct Running {
     addresses: Vec<SocketAddr>,
-    admin: admin::Handle,
+    admin_address: SocketAddr,
+    /// `None`: another process answers there now.
+    admin: Option<admin::Handle>,
     parts: Arc<Parts>,
     reloader: Option<Reloader>,
+    /// Who ran before, until it is told that we do.
+    predecessor: Option<Predecessor>,
+    /// Where the next one asks, and what it is given.
+    takeover: Option<(PathBuf, Vec<(SocketAddr, OwnedFd)>)>,
 }
 
-/// Runs the daemon until a signal ends it: the whole of `seawall run`. Bound addresses and `ready` go to `out`. `config`
-/// was read from `sources`, from which a reload reads it again; `log` goes by it.
+/// Runs the daemon until a signal ends it, or another process takes over: the whole of `seawall run`. Bound addresses
+/// and `ready` go to `out`. `config` was read from `sources`, from which a reload reads it again; `log` goes by it;
+/// `activated` are the sockets of the service manager.
 pub async fn run(
     config: Config,
     sources: Sources,
     log: log::Handle,
+    activated: Vec<std::net::TcpListener>,
     out: &mut impl Write,
 ) -> Result<Ended, StartError> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let hangups = signal(SignalKind::hangup())?;
-    let mut running = start(config).await?;
-    running.keep_fresh(hangups, sources, log);
+    let service = Arc::new(Service::of_process());
+    let mut running = begin(config, activated).await?;
+    running.keep_fresh(hangups, sources, log, &service);
     // Whoever started us may have closed the pipe: no reason to stop serving.
     let _ = running.announce(out);
+    service.ready();
+    let telling = Arc::clone(&service).keep_telling(Arc::clone(&running.parts));
+    running.parts.tasks.spawn_until_stopped(telling);
+    if let Some(predecessor) = running.predecessor.take() {
+        predecessor.release().await;
+    }
 
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
+        () = running.hand_over() => {}
     }
+    service.stopping(running.parts.house.drain().spread + DRAIN_GRACE + STOP_LIMIT);
     running.tell("draining");
     let ended = tokio::select! {
         () = running.drain() => Ended::Drained,
@@ -134,18 +128,40 @@ pub async fn run(
 
 /// Builds the parts of `config` and starts them.
 pub async fn start(config: Config) -> Result<Running, StartError> {
+    begin(config, Vec::new()).await
+}
+
+async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<Running, StartError> {
     let started = Instant::now();
     let descriptors = listener::raise_descriptor_limit();
     let seen = Seen::of(&Sources::default(), &config);
     let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
-    let listeners = bind(&config.listen)?;
-    let addresses = listeners
-        .iter()
-        .map(TcpListener::local_addr)
-        .collect::<Result<Vec<_>, _>>()?;
-    let admin_listener = admin::listen(config.admin)?;
+    let access = Access::load(&config.admin.guard).map_err(StartError::Access)?;
+    if let Some(warning) = config.admin.warning() {
+        tracing::warn!("{warning}");
+    }
+    let asked = match &config.listen.takeover {
+        Some(path) => takeover::ask(path).await?,
+        None => None,
+    };
+    let (mut predecessor, handed) = asked.unzip();
+    let is_activated = !activated.is_empty();
+    let handed = if is_activated {
+        activated
+    } else {
+        handed.unwrap_or_default()
+    };
+    let sockets = Sockets::open(&config, handed, is_activated)?;
+    let addresses = sockets.addresses()?;
+    let takeover = match &config.listen.takeover {
+        Some(path) => Some((path.clone(), sockets.copies()?)),
+        None => None,
+    };
+    if let Some(predecessor) = &mut predecessor {
+        predecessor.take().await?;
+    }
 
-    let parts = build(&config, &acceptor, descriptors).await?;
+    let parts = build(&config, &acceptor, access, descriptors).await?;
     let tasks = &parts.tasks;
     let (breakers, rules) = (Arc::clone(&parts.door), Arc::clone(&parts.house));
     let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
@@ -155,20 +171,29 @@ pub async fn start(config: Config) -> Result<Running, StartError> {
     tasks.spawn_until_stopped(watch::watch(Arc::clone(&parts)));
     tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_looking_up());
     tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_probing(patience, may_probe));
-    for listener in listeners {
+    for listener in sockets.clients {
         accept(listener, &parts);
     }
     let (metrics, state) = (Arc::clone(&parts.metrics), Arc::clone(&parts));
-    let admin = admin::start(admin_listener, metrics, state, started)?;
+    let access = Arc::clone(&parts.access);
+    let admin = admin::start(sockets.admin, metrics, state, access, started)?;
     Ok(Running {
         addresses,
-        admin,
+        admin_address: admin.address(),
+        admin: Some(admin),
         reloader: Some(Reloader::new(Arc::clone(&parts), config, seen, acceptor)),
         parts,
+        predecessor,
+        takeover,
     })
 }
 
-async fn build(config: &Config, acceptor: &Acceptor, descriptors: u64) -> Result<Arc<Parts>, StartError> {
+async fn build(
+    config: &Config,
+    acceptor: &Acceptor,
+    access: Access,
+    descriptors: u64,
+) -> Result<Arc<Parts>, StartError> {
     let servers = config.upstream.servers.iter();
     let servers: Vec<String> = servers.map(|server| server.name.clone()).collect();
     let lanes = config.admission.lanes.iter();
@@ -201,6 +226,8 @@ async fn build(config: &Config, acceptor: &Acceptor, descriptors: u64) -> Result
         house,
         metrics,
         tasks,
+        access: Arc::new(ArcSwap::from_pointee(access)),
+        handed_over: tokio::sync::watch::Sender::new(false),
         descriptors,
     }))
 }
@@ -211,14 +238,6 @@ fn telemetry(audit: Option<audit::Settings>, metrics: &Arc<Metrics>) -> Result<T
         Some(settings) => telemetry.with_audit(Audit::start(settings, Arc::clone(metrics))?),
         None => telemetry,
     })
-}
-
-fn bind(settings: &listener::Settings) -> Result<Vec<TcpListener>, BindError> {
-    settings
-        .addresses
-        .iter()
-        .map(|address| listener::bind(*address, settings.backlog))
-        .collect()
 }
 
 fn accept(listener: TcpListener, parts: &Parts) {
@@ -240,13 +259,21 @@ fn accept(listener: TcpListener, parts: &Parts) {
             std::future::pending::<()>().await;
         }
     };
-    parts.tasks.spawn_until_stopped(listener::accept(
+    let accepting = listener::accept(
         listener,
         Arc::clone(&parts.places),
         Arc::clone(&parts.metrics),
         serve,
         closing,
-    ));
+    );
+    let mut handed_over = parts.handed_over.subscribe();
+    parts.tasks.spawn_until_stopped(async move {
+        tokio::select! {
+            () = accepting => {}
+            // Who is in the queue by then is the other process's.
+            _ = handed_over.wait_for(|is| *is) => {}
+        }
+    });
 }
 
 impl Running {
@@ -257,7 +284,7 @@ impl Running {
 
     /// Where the admin pages are.
     pub fn admin(&self) -> SocketAddr {
-        self.admin.address()
+        self.admin_address
     }
 
     /// The door, for figures.
@@ -271,9 +298,9 @@ impl Running {
     }
 
     /// Reads `sources` again on each of `hangups`, and files when they have changed.
-    fn keep_fresh(&mut self, hangups: Signal, sources: Sources, log: log::Handle) {
+    fn keep_fresh(&mut self, hangups: Signal, sources: Sources, log: log::Handle, service: &Arc<Service>) {
         if let Some(reloader) = self.reloader.take() {
-            let reloader = reloader.from(sources, Some(log));
+            let reloader = reloader.from(sources, Some(log), service);
             self.parts.tasks.spawn_until_stopped(reloader.run(hangups));
         }
     }
@@ -286,6 +313,37 @@ impl Running {
         writeln!(out, "admin {}", self.admin())?;
         writeln!(out, "ready")?;
         out.flush()
+    }
+
+    /// Ready when another process has taken over, and what was begun before is done. Without `listen.takeover`: never.
+    async fn hand_over(&mut self) {
+        let opened = self
+            .takeover
+            .take()
+            .map(|(path, sockets)| takeover::Door::open(&path, sockets));
+        let door = match opened {
+            Some(Ok(door)) => door,
+            Some(Err(error)) => {
+                tracing::error!(%error, "listen.takeover: no process can take over from this one");
+                return std::future::pending().await;
+            }
+            None => return std::future::pending().await,
+        };
+        loop {
+            let successor = door.successor().await;
+            let audit = self.parts.house.telemetry().audit().map(|audit| audit.settings());
+            self.parts.move_audit(audit.as_ref().map(takeover::aside)).await;
+            if successor.serves().await {
+                break;
+            }
+            self.parts.move_audit(audit).await;
+        }
+        tracing::info!("another process has taken over");
+        // Nobody is listening any more but the other one, here and at the admin page.
+        let _ = self.parts.handed_over.send(true);
+        drop(door);
+        drop(self.admin.take());
+        takeover::finish(&self.parts).await;
     }
 
     /// Tells log and audit how far the drain has come.

@@ -213,8 +213,12 @@ impl Failure {
 
 const fn start_code(error: &StartError) -> u8 {
     match error {
-        StartError::Tls(_) | StartError::Budget(_) => CONFIGURATION,
-        StartError::Bind(_) | StartError::Admin(_) | StartError::Audit(_) | StartError::System(_) => SYSTEM,
+        StartError::Tls(_) | StartError::Budget(_) | StartError::Access(_) => CONFIGURATION,
+        StartError::Bind(_)
+        | StartError::Takeover(_)
+        | StartError::Admin(_)
+        | StartError::Audit(_)
+        | StartError::System(_) => SYSTEM,
         StartError::Metrics(_) => BUG,
     }
 }
@@ -263,8 +267,9 @@ fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
     let sources = flags.sources();
     let config = config::check(&sources)?;
     let log = log::start(&config.log)?;
+    let activated = app::activated().map_err(StartError::System)?;
     let runtime = runtime()?;
-    let ended = runtime.block_on(app::run(config, sources, log, &mut io::stdout()));
+    let ended = runtime.block_on(app::run(config, sources, log, activated, &mut io::stdout()));
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
     match ended? {
@@ -292,6 +297,9 @@ fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
 
 /// What a run would warn of: no mistake, so that it does not change the exit code.
 fn warn(config: &Config) {
+    if let Some(warning) = config.admin.warning() {
+        let _ = writeln!(io::stderr().lock(), "warning: {warning}");
+    }
     let Ok(acceptor) = Acceptor::load(&config.tls) else {
         return;
     };

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,6 +26,8 @@ pub struct Settings {
     pub addresses: Vec<SocketAddr>,
     /// Length of the kernel's accept queue.
     pub backlog: u32,
+    /// Where a process that takes over asks for the sockets; `None`: nowhere.
+    pub takeover: Option<PathBuf>,
     /// Most connections at a time; `None`: from the descriptor limit.
     pub max_connections: Option<usize>,
     /// PROXY protocol headers.
@@ -66,6 +69,22 @@ fn hint(error: &io::Error) -> &'static str {
 /// four system calls for each.
 pub fn bind(address: SocketAddr, backlog: u32) -> Result<TcpListener, BindError> {
     open(address, backlog).map_err(|error| BindError { address, error })
+}
+
+/// Takes a socket over that somebody else has bound, as [`bind`] would have made it.
+pub fn adopt(listener: std::net::TcpListener, backlog: u32) -> Result<TcpListener, BindError> {
+    let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+    let address = listener.local_addr().unwrap_or(unspecified);
+    let adopting = || {
+        listener.set_nonblocking(true)?;
+        let socket = SockRef::from(&listener);
+        socket::condition(&socket)?;
+        socket::bound_unsent(&socket)?;
+        // Once more, for the length of the queue.
+        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        TcpListener::from_std(listener)
+    };
+    adopting().map_err(|error| BindError { address, error })
 }
 
 fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {

@@ -3,6 +3,7 @@
 //!
 //! Nothing here changes anything, and nothing here can hold up a connection: the data path is only read from.
 
+mod access;
 mod body;
 mod live;
 mod page;
@@ -14,16 +15,34 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+
+pub use self::access::{Access, AccessError, Guard};
 use self::page::LivePage;
 pub use self::server::Handle;
 use crate::admission::controller::Snapshot;
 use crate::telemetry::metrics::Metrics;
 
 /// `[admin]`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Address to listen on.
     pub address: SocketAddr,
+    /// Who may look.
+    pub guard: Guard,
+}
+
+impl Settings {
+    /// What an operator should know, where others than this machine can look and nobody asks them who they are.
+    pub fn warning(&self) -> Option<String> {
+        self.guard.is_open_at(self.address.ip()).then(|| {
+            format!(
+                "admin.address: {} is open to whoever reaches it: set admin.token_file or admin.tls, or listen on \
+                 127.0.0.1",
+                self.address
+            )
+        })
+    }
 }
 
 /// What the admin side asks the running daemon. Called on the admin thread: must not block for longer than a lock
@@ -72,16 +91,18 @@ pub enum AdminError {
 }
 
 /// Listens on the address; connections wait in the kernel until [`start`].
-pub fn listen(settings: Settings) -> Result<TcpListener, AdminError> {
+pub fn listen(settings: &Settings) -> Result<TcpListener, AdminError> {
     let address = settings.address;
     TcpListener::bind(address).map_err(|source| AdminError::Listen { address, source })
 }
 
-/// Answers on `listener` until the handle is dropped. `started` is when the process began, for the uptime.
+/// Answers on `listener` until the handle is dropped, to whom `access` admits at that moment. `started` is when the
+/// process began, for the uptime.
 pub fn start(
     listener: TcpListener,
     metrics: Arc<Metrics>,
     state: Arc<dyn State>,
+    access: Arc<ArcSwap<Access>>,
     started: Instant,
 ) -> Result<Handle, AdminError> {
     Handle::start(
@@ -89,6 +110,7 @@ pub fn start(
         Pages {
             metrics,
             state,
+            access,
             started,
             live_page: LivePage::new(),
         },
@@ -100,6 +122,7 @@ pub fn start(
 struct Pages {
     metrics: Arc<Metrics>,
     state: Arc<dyn State>,
+    access: Arc<ArcSwap<Access>>,
     started: Instant,
     live_page: LivePage,
 }
@@ -110,6 +133,9 @@ struct Page {
     content_type: &'static str,
     body: String,
 }
+
+/// Pages that say yes or no and nothing else: the probes of an orchestrator carry no token.
+const OPEN: [&str; 2] = ["/healthz", "/readyz"];
 
 impl Pages {
     /// The page at `path`, without query; `None`: there is none.

@@ -11,21 +11,22 @@ use std::time::Duration;
 
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, RETRY_AFTER,
-    X_CONTENT_TYPE_OPTIONS,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+    RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::body::{Answer, Deadline};
 use super::live::{self, Live};
-use super::{Page, Pages};
+use super::{Access, OPEN, Page, Pages};
 
 /// Two Prometheus servers, an orchestrator's probes and a handful of browsers need ten; with more the next ones wait
 /// in the kernel's queue.
@@ -114,9 +115,25 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped
 }
 
 async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
+    let access = pages.access.load_full();
+    let Some(tls) = access.tls() else {
+        return converse(socket, &pages, &access, &live).await;
+    };
+    let accepted = Instant::now();
+    // On this thread, which no client waits for.
+    match tls
+        .accept(socket, Vec::new(), accepted + HEADER_TIMEOUT, accepted, None)
+        .await
+    {
+        Ok(established) => converse(established.stream, &pages, &access, &live).await,
+        Err(failure) => tracing::debug!(cause = failure.word(), "admin handshake failed"),
+    }
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, pages: &Pages, access: &Access, live: &Live) {
     let deadline = Deadline::new();
     let service = service_fn(|request| {
-        let answer = answer(&request, &pages, &live, &deadline);
+        let answer = answer(&request, pages, access, live, &deadline);
         async move { Ok::<_, Infallible>(answer) }
     });
     let mut http = http1::Builder::new();
@@ -125,7 +142,7 @@ async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(MAX_HEADER);
-    let serving = http.serve_connection(TokioIo::new(socket), service);
+    let serving = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
     loop {
         let until = deadline.at();
@@ -145,8 +162,22 @@ async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
     }
 }
 
-fn answer(request: &Request<Incoming>, pages: &Pages, live: &Live, deadline: &Deadline) -> Response<Answer> {
+fn answer(
+    request: &Request<Incoming>,
+    pages: &Pages,
+    access: &Access,
+    live: &Live,
+    deadline: &Deadline,
+) -> Response<Answer> {
     let path = request.uri().path();
+    let authorization = request.headers().get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    if !OPEN.contains(&path) && !access.admits(authorization) {
+        let mut refusal = response(Page::text(401, "a token of admin.token_file is asked for\n"));
+        refusal
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return refusal;
+    }
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if path == EVENTS && reads {
         return events(pages, live, deadline);

@@ -38,8 +38,9 @@ struct Admin {
 }
 
 fn admin(panics: bool) -> Admin {
-    let listener = listen(Settings {
+    let listener = listen(&Settings {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
+        guard: Guard::default(),
     })
     .unwrap();
     let metrics = Metrics::new(&["127.0.0.1:1883".to_owned(), "unix:/run/mqtt".to_owned()], &[]).unwrap();
@@ -51,6 +52,7 @@ fn admin(panics: bool) -> Admin {
         listener,
         Arc::clone(&metrics),
         Arc::clone(&daemon) as _,
+        Arc::default(),
         Instant::now(),
     )
     .unwrap();
@@ -213,6 +215,7 @@ fn the_live_page_comes_with_its_policy_and_who_does_not_read_its_events_is_let_g
     let pages = Pages {
         metrics: Arc::clone(&admin.metrics),
         state: Arc::clone(&admin.daemon) as _,
+        access: Arc::default(),
         started: Instant::now(),
         live_page: LivePage::new(),
     };
@@ -268,7 +271,11 @@ fn more_idle_clients_than_places_delay_a_probe_by_the_header_timeout_at_most() {
 fn dropping_the_handle_frees_the_port_and_a_taken_port_is_named() {
     let admin = admin(false);
     let address = admin.handle.address();
-    let error = listen(Settings { address }).unwrap_err();
+    let error = listen(&Settings {
+        address,
+        guard: Guard::default(),
+    })
+    .unwrap_err();
     assert!(
         error
             .to_string()

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::aside::aside;
+use crate::admin::Access;
 use crate::admission::lanes::Lane;
 use crate::config::Config;
 use crate::connection::{House, Rules};
@@ -13,7 +16,7 @@ use crate::door::Door;
 use crate::drain::Tasks;
 use crate::gate::Gate;
 use crate::listener::{self, Places};
-use crate::telemetry::audit::Audit;
+use crate::telemetry::audit::{self, Audit};
 use crate::telemetry::metrics::Metrics;
 use crate::tls::Acceptor;
 use crate::upstream::{Brokers, Renewal};
@@ -27,6 +30,10 @@ pub(super) struct Parts {
     pub(super) house: Arc<House>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tasks: Tasks,
+    /// Who may see the admin pages.
+    pub(super) access: Arc<ArcSwap<Access>>,
+    /// Whether another process accepts our clients now.
+    pub(super) handed_over: watch::Sender<bool>,
     /// The limit of this process.
     pub(super) descriptors: u64,
 }
@@ -36,6 +43,7 @@ pub(super) struct Prepared {
     /// Its lanes have their labels.
     pub(super) config: Config,
     pub(super) acceptor: Acceptor,
+    pub(super) access: Access,
     pub(super) brokers: Renewal,
     /// The names of all lanes that ever were, by label.
     pub(super) lanes: Vec<String>,
@@ -61,10 +69,12 @@ impl Parts {
         let Prepared {
             config,
             acceptor,
+            access,
             brokers,
             lanes,
             audit,
         } = prepared;
+        self.access.store(Arc::new(access));
         let (servers, retired) = (brokers.names(), brokers.retired());
         self.metrics.renew(&servers, &retired, &lanes);
         self.metrics.configured(config.agreement());
@@ -83,6 +93,23 @@ impl Parts {
             .set_most(places(config.listen.max_connections, self.descriptors));
         self.house.replace_rules(rules(&config, acceptor));
         self.replace_audit(audit, &config)
+    }
+
+    /// Writes another audit log from here on, or none; the one of before is closed when this returns. Where the other one
+    /// can't be opened it is none.
+    pub(super) async fn move_audit(&self, settings: Option<audit::Settings>) {
+        let telemetry = self.house.telemetry();
+        // First, for it may be the same file.
+        if let Some(before) = telemetry.replace_audit(None) {
+            see_off(before).await;
+        }
+        let Some(settings) = settings else { return };
+        let metrics = Arc::clone(&self.metrics);
+        match aside(move || Audit::start(settings, metrics)).await {
+            Ok(Ok(audit)) => drop(telemetry.replace_audit(Some(audit))),
+            Ok(Err(error)) => tracing::error!(%error, "there is no audit log"),
+            Err(error) => tracing::error!(%error, "there is no audit log"),
+        }
     }
 
     fn replace_audit(&self, audit: Auditing, config: &Config) -> Option<Arc<Audit>> {

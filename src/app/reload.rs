@@ -12,6 +12,8 @@ use tokio::time::sleep;
 
 use super::aside::aside;
 use super::parts::{Auditing, Parts, Prepared, TooManyLanes, label, see_off};
+use super::service::Service;
+use crate::admin::{Access, AccessError};
 use crate::config::{self, Config, Difference, Mistakes, Reloaded, Sources};
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::{Metrics, Reload};
@@ -40,6 +42,9 @@ enum ReloadError {
     /// A file of `[tls]` has changed since it was checked.
     #[error("{}", join(.0))]
     Tls(Vec<LoadError>),
+    /// The same of `[admin]`.
+    #[error("{}", join(.0))]
+    Access(Vec<AccessError>),
     /// The audit log that is asked for can't be written.
     #[error(transparent)]
     Audit(#[from] AuditError),
@@ -52,7 +57,7 @@ enum ReloadError {
     System(#[from] std::io::Error),
 }
 
-fn join(errors: &[LoadError]) -> String {
+fn join(errors: &[impl ToString]) -> String {
     errors
         .iter()
         .map(ToString::to_string)
@@ -70,6 +75,7 @@ pub(super) struct Reloader {
     /// The names of all lanes that ever were, by label.
     lanes: Vec<String>,
     log: Option<log::Handle>,
+    service: Arc<Service>,
     /// What the files held when they were last read, good or not: a bad one is refused once and not every time.
     seen: Seen,
     /// When it was last looked whether something has expired, in Unix seconds.
@@ -80,6 +86,7 @@ pub(super) struct Reloader {
 #[derive(Clone, PartialEq)]
 pub(super) struct Seen {
     tls: Fingerprint,
+    admin: Fingerprint,
     file: Fingerprint,
 }
 
@@ -88,6 +95,7 @@ impl Seen {
     pub(super) fn of(sources: &Sources, config: &Config) -> Self {
         Self {
             tls: config.tls.fingerprint(),
+            admin: Fingerprint::of(config.admin.guard.files()),
             file: Fingerprint::of(sources.file.iter().map(Path::new)),
         }
     }
@@ -110,13 +118,15 @@ impl Reloader {
             config,
             acceptor,
             log: None,
+            service: Arc::default(),
             seen,
             looked: now(),
         }
     }
 
-    /// Where to read the configuration from, and the log that goes by it.
-    pub(super) fn from(mut self, sources: Sources, log: Option<log::Handle>) -> Self {
+    /// Where to read the configuration from, the log that goes by it, and who is told of it.
+    pub(super) fn from(mut self, sources: Sources, log: Option<log::Handle>, service: &Arc<Service>) -> Self {
+        self.service = Arc::clone(service);
         self.seen.file = Seen::of(&sources, &self.config).file;
         self.sources = sources;
         self.log = log;
@@ -148,7 +158,9 @@ impl Reloader {
             return;
         }
         if asked {
+            self.service.reloading();
             self.reload("SIGHUP").await;
+            self.service.ready();
             return;
         }
         match self.seen_now().await {
@@ -158,7 +170,9 @@ impl Reloader {
                     self.reload("the file has changed").await;
                 }
             }
-            Ok(seen) if seen.tls != self.seen.tls => self.reload_certificates(seen).await,
+            Ok(seen) if seen.tls != self.seen.tls || seen.admin != self.seen.admin => {
+                self.reload_certificates(seen).await;
+            }
             Ok(_) => {}
         }
     }
@@ -223,11 +237,12 @@ impl Reloader {
         let (sources, running, acceptor) = (self.sources.clone(), self.config.clone(), self.acceptor.clone());
         let read = aside(move || {
             let reloaded = config::reload(&sources, &running)?;
-            let seen = reloaded.config.tls.fingerprint();
+            let seen = Seen::of(&sources, &reloaded.config);
             let acceptor = acceptor.reload(&reloaded.config.tls).map_err(ReloadError::Tls)?;
-            Ok::<_, ReloadError>((reloaded, seen, acceptor))
+            let access = Access::load(&reloaded.config.admin.guard).map_err(ReloadError::Access)?;
+            Ok::<_, ReloadError>((reloaded, seen, acceptor, access))
         });
-        let (reloaded, seen, acceptor) = read.await??;
+        let (reloaded, seen, acceptor, access) = read.await??;
         let Reloaded {
             mut config,
             changed,
@@ -236,10 +251,15 @@ impl Reloader {
         let brokers = self.parts.brokers.renewed(&config.upstream.servers).await?;
         let lanes = label(&mut config.admission.lanes, &self.lanes)?;
         let audit = self.prepare_audit(config.audit.clone()).await?;
-        self.seen.tls = seen;
+        // Of the files that it names; its own is that of before, for it may have changed since.
+        self.seen = Seen {
+            file: self.seen.file.clone(),
+            ..seen
+        };
         let prepared = Prepared {
             config,
             acceptor,
+            access,
             brokers,
             lanes,
             audit,
@@ -278,18 +298,25 @@ impl Reloader {
         }
     }
 
-    /// The files of `[tls]` alone, under the configuration that is in effect.
+    /// The files of `[tls]` and `[admin]` alone, under the configuration that is in effect.
     async fn reload_certificates(&mut self, seen: Seen) {
         const WHY: &str = "the files have changed";
         self.seen.tls = seen.tls;
+        self.seen.admin = seen.admin;
         let (settings, acceptor) = (self.config.tls.clone(), self.acceptor.clone());
-        let loaded = match aside(move || acceptor.reload(&settings)).await {
-            Ok(loaded) => loaded.map_err(ReloadError::Tls),
+        let guard = self.config.admin.guard.clone();
+        let load = move || {
+            let access = Access::load(&guard).map_err(ReloadError::Access)?;
+            Ok::<_, ReloadError>((acceptor.reload(&settings).map_err(ReloadError::Tls)?, access))
+        };
+        let loaded = match aside(load).await {
+            Ok(loaded) => loaded,
             Err(error) => Err(error.into()),
         };
         match loaded {
-            Ok(acceptor) => {
+            Ok((acceptor, access)) => {
                 self.parts.house.replace_tls(&acceptor);
+                self.parts.access.store(Arc::new(access));
                 tracing::info!(why = WHY, "certificates are reloaded");
                 show(&acceptor, &self.parts.metrics);
                 self.acceptor = acceptor;

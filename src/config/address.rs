@@ -9,7 +9,7 @@ use super::kind::Parsed;
 use crate::upstream::{Endpoint, Server};
 
 /// Longest path of a unix socket: `sun_path` of unix(7) without its final zero.
-const LONGEST_SOCKET: usize = 107;
+pub(super) const LONGEST_SOCKET: usize = 107;
 
 /// Length of the prefix `::ffff:0:0/96`, behind which IPv4 addresses stand in IPv6 (RFC 4291 section 2.5.5.2).
 const IPV4_MAPPED: u8 = 96;

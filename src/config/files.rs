@@ -2,32 +2,39 @@
 
 use super::Config;
 use super::reader::Reader;
+use crate::admin::{Access, AccessError};
 use crate::budget;
 use crate::tls::{Acceptor, LoadError};
 
 /// Reports every file that can't be loaded.
 pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
-    inspect_tls(config, reader);
     if let Some(Err(error)) = config.shared_budget.as_ref().map(budget::check) {
         reader.unusable("shared_budget.ca", error.to_string(), None);
     }
+    for error in Acceptor::load(&config.tls).err().unwrap_or_default() {
+        report(reader, error.key(), &error.to_string(), is_missing(&error));
+    }
+    for error in Access::load(&config.admin.guard).err().unwrap_or_default() {
+        let missing = match &error {
+            AccessError::Tls(error) => is_missing(error),
+            error => matches!(error, AccessError::Unreadable { .. }),
+        };
+        report(reader, &error.key(), &error.to_string(), missing);
+    }
 }
 
-fn inspect_tls(config: &Config, reader: &mut Reader<'_>) {
-    let Err(errors) = Acceptor::load(&config.tls) else {
-        return;
-    };
-    for error in errors {
-        let key = error.key();
-        let text = error.to_string();
-        let found = text
-            .strip_prefix(key)
-            .and_then(|text| text.strip_prefix(": "))
-            .unwrap_or(&text)
-            .to_owned();
-        let hint = matches!(error, LoadError::Unreadable { .. }).then_some(
-            "relative paths begin in the folder that Seawall is started in; trial certificates: seawall certs --out DIR",
-        );
-        reader.unusable(key, found, hint);
-    }
+fn is_missing(error: &LoadError) -> bool {
+    matches!(error, LoadError::Unreadable { .. })
+}
+
+fn report(reader: &mut Reader<'_>, key: &str, text: &str, is_missing: bool) {
+    let found = text
+        .strip_prefix(key)
+        .and_then(|text| text.strip_prefix(": "))
+        .unwrap_or(text)
+        .to_owned();
+    let hint = is_missing.then_some(
+        "relative paths begin in the folder that Seawall is started in; trial certificates: seawall certs --out DIR",
+    );
+    reader.unusable(key, found, hint);
 }

@@ -10,10 +10,11 @@ mod relay;
 mod tls;
 mod upstream;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Config;
-use super::address::{LISTEN, NETWORK};
+use super::address::{LISTEN, LONGEST_SOCKET, NETWORK};
 use super::keys::Change::{OnReload, OnRestart};
 use super::kind::{Choice, Parsed, Switch, Whole};
 use super::list::List;
@@ -98,6 +99,8 @@ fn listen(table: &mut Table<'_, '_>) -> listener::Settings {
             },
             4096,
         ) as u32,
+        // None: who does not know of it must not find two processes at one port.
+        takeover: table.key("takeover", OnRestart, &SOCKET, None),
         // 0, from the descriptor limit: only the system knows what it can bear.
         max_connections: match table.key(
             "max_connections",
@@ -153,12 +156,66 @@ fn connect(table: &mut Table<'_, '_>) -> (Duration, usize) {
 }
 
 fn admin(table: &mut Table<'_, '_>) -> admin::Settings {
-    // Loopback: the page has no access control of its own.
+    // Loopback: who is on this machine may look, and nobody else is asked who he is unless one of the others is set.
     let loopback = std::net::SocketAddr::from(([127, 0, 0, 1], 9883));
     admin::Settings {
         address: table.key("address", OnRestart, &LISTEN, loopback),
+        guard: admin::Guard {
+            // None: a token that everybody has is none.
+            token_file: table.key("token_file", OnReload, &TOKEN_FILE, None),
+            tls: table.table("tls", admin_tls),
+        },
     }
 }
+
+fn admin_tls(table: &mut Table<'_, '_>) -> Option<(PathBuf, PathBuf)> {
+    // None: on loopback there is nobody to hide it from.
+    let certificate = table.key("certificate", OnReload, &tls::OPTIONAL_FILE, None);
+    let private_key = table.key("private_key", OnReload, &tls::OPTIONAL_FILE, None);
+    match (certificate, private_key) {
+        (Some(certificate), Some(private_key)) => return Some((certificate, private_key)),
+        (Some(_), None) => {
+            let found = "has no private key";
+            table.contradiction(
+                "certificate",
+                &["private_key"],
+                found,
+                "set admin.tls.private_key",
+            );
+        }
+        (None, Some(_)) => {
+            let found = "has no certificate";
+            table.contradiction(
+                "private_key",
+                &["certificate"],
+                found,
+                "set admin.tls.certificate",
+            );
+        }
+        (None, None) => {}
+    }
+    None
+}
+
+/// A file with tokens, or none.
+const TOKEN_FILE: Parsed<Option<PathBuf>> = Parsed {
+    allowed: "path of a file with one token a line, each of 16 characters or more, or \"\"",
+    parse: tls::optional_path,
+    show: tls::show_optional_path,
+};
+
+/// A unix socket, or none.
+const SOCKET: Parsed<Option<PathBuf>> = Parsed {
+    allowed: "path of a unix socket such as \"/run/seawall/takeover\", or \"\" for none",
+    parse: |text| match text {
+        "" => Ok(None),
+        text if !text.starts_with('/') => Err(Some("the path of the socket begins with /".to_owned())),
+        // The process id is added while it is made.
+        text if text.len() > LONGEST_SOCKET - 12 => Err(Some("a path of up to 95 bytes".to_owned())),
+        text => tls::optional_path(text),
+    },
+    show: tls::show_optional_path,
+};
 
 fn reload(table: &mut Table<'_, '_>) -> bool {
     // Off: who edits a file in place would put a limit into effect with each save.

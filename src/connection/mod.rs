@@ -124,6 +124,11 @@ impl House {
         self.rules.load().drain
     }
 
+    /// The threads for handshakes.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
     /// What connections that come now go by.
     pub fn rules(&self) -> Arc<Rules> {
         self.rules.load_full()

@@ -50,5 +50,6 @@ mod resumption;
 mod shared_budget;
 mod storm;
 mod storm_command;
+mod takeover;
 mod tls;
 mod wire;

@@ -16,7 +16,11 @@ fn write(folder: &Path, year: i32) {
 
 async fn start(sources: Sources) -> (Running, Reloader) {
     let mut running = app::start(config::load(&sources).unwrap()).await.unwrap();
-    let reloader = running.reloader.take().unwrap().from(sources, None);
+    let reloader = running
+        .reloader
+        .take()
+        .unwrap()
+        .from(sources, None, &Arc::default());
     (running, reloader)
 }
 
@@ -166,6 +170,9 @@ const CHANGES: &[(&str, &str)] = &[
     ("drain.spread", "\"7s\""),
     ("drain.keep_wills", "true"),
     ("drain.listener", "\"close\""),
+    ("admin.token_file", "\"FOLDER/token\""),
+    ("admin.tls.certificate", "\"FOLDER/server.pem\""),
+    ("admin.tls.private_key", "\"FOLDER/server.key\""),
     ("audit.path", "\"FOLDER/other.jsonl\""),
     ("audit.rotate", "\"7MiB\""),
     ("audit.keep", "7"),
@@ -238,6 +245,11 @@ fn in_effect(reloader: &Reloader) -> String {
         // What the acceptor was made from, and the log goes by.
         &config.tls,
         (&config.log, config.watch),
+        // Who is admitted without a token, and whether that is in the clear.
+        (
+            parts.access.load().admits(None),
+            parts.access.load().tls().is_some(),
+        ),
     );
     // The gate as a whole tells the time: the limits in it alone.
     let gate = format!("{:?}", parts.gate);
@@ -289,8 +301,11 @@ async fn every_key_that_may_change_takes_effect_as_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let base = base(folder.path());
     std::fs::write(folder.path().join("secret"), "0123456789abcdef".repeat(4)).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::fs::set_permissions(folder.path().join("secret"), mode).unwrap();
+    std::fs::write(folder.path().join("token"), "0123456789abcdef").unwrap();
+    for secret in ["secret", "token"] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(folder.path().join(secret), mode).unwrap();
+    }
     std::fs::write(folder.path().join("list.crl"), revocation_list()).unwrap();
     let (_running, mut reloader) = start(file(folder.path(), &base)).await;
     for (key, value) in CHANGES {
@@ -301,6 +316,10 @@ async fn every_key_that_may_change_takes_effect_as_after_a_restart() {
         if let "tls.certificate" | "tls.private_key" = *key {
             settings.insert("tls.certificate", "\"FOLDER/other.pem\"".to_owned());
             settings.insert("tls.private_key", "\"FOLDER/other.key\"".to_owned());
+        }
+        if let "admin.tls.certificate" | "admin.tls.private_key" = *key {
+            settings.insert("admin.tls.certificate", "\"FOLDER/server.pem\"".to_owned());
+            settings.insert("admin.tls.private_key", "\"FOLDER/server.key\"".to_owned());
         }
         let sources = file(folder.path(), &settings);
         reloader.look(true).await;

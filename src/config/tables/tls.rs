@@ -164,7 +164,7 @@ fn client_auth(table: &mut Table<'_, '_>) -> ClientAuth {
     }
 }
 
-fn optional_path(text: &str) -> Result<Option<PathBuf>, Option<String>> {
+pub(super) fn optional_path(text: &str) -> Result<Option<PathBuf>, Option<String>> {
     if text.is_empty() {
         Ok(None)
     } else {
@@ -173,7 +173,7 @@ fn optional_path(text: &str) -> Result<Option<PathBuf>, Option<String>> {
 }
 
 #[expect(clippy::ref_option, reason = "a kind shows what it holds, by reference")]
-fn show_optional_path(path: &Option<PathBuf>) -> String {
+pub(super) fn show_optional_path(path: &Option<PathBuf>) -> String {
     path.as_ref()
         .map_or(String::new(), |path| path.display().to_string())
 }
