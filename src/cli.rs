@@ -1,5 +1,6 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
+mod demo;
 mod plan;
 mod report;
 mod storm;
@@ -12,14 +13,14 @@ use std::thread::available_parallelism;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use self::demo::DemoFlags;
 use self::storm::{StormFailure, StormFlags};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::fleet::calibrate::CalibrationError;
 use crate::fleet::certificates::{self, Certificates, CertificatesError};
-use crate::fleet::demo::{self, DemoError};
+use crate::fleet::demo::DemoError;
 use crate::fleet::plan::ScenarioError;
-use crate::reconnect::Policy;
 use crate::report::ReportError;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
@@ -86,33 +87,6 @@ enum Command {
     ///
     /// One line of 64 hexadecimal digits. The file must not be readable by others: umask 077; seawall secret > FILE
     Secret,
-}
-
-#[derive(Args, Debug)]
-struct DemoFlags {
-    /// Devices in the fleet, fitted to the descriptor limit
-    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
-    devices: u32,
-    /// CONNECTs a second that reach the broker [default: fitted to the broker's capacity]
-    #[arg(long, value_name = "R")]
-    rate: Option<f64>,
-    /// How the devices pause between attempts
-    ///
-    /// One of fixed, exponential, proportional, full, equal, decorrelated, slot.
-    #[arg(long, value_name = "P", default_value_t = Policy::Fixed)]
-    policy: Policy,
-    /// Keep running after the storm, for trials by hand
-    #[arg(long)]
-    stay: bool,
-    /// A real broker in place of the embedded one
-    #[arg(long, value_name = "HOST:PORT")]
-    upstream: Option<String>,
-    /// Folder for the throw-away certificates
-    #[arg(long, value_name = "DIR", default_value = "demo-certs")]
-    out: PathBuf,
-    /// Write the proxy's audit log there, for `seawall report`
-    #[arg(long, value_name = "FILE")]
-    audit: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -246,7 +220,7 @@ fn run() -> ExitCode {
     let done = match arguments.command {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
-        Command::Demo(flags) => demo(flags),
+        Command::Demo(flags) => demo::run(flags),
         Command::Storm(flags) => storm(*flags),
         Command::Plan(flags) => plan::plan(&flags),
         Command::Report(flags) => report::run(&flags),
@@ -306,37 +280,6 @@ fn warn(config: &Config) {
     for warning in acceptor.warnings() {
         // Whoever closed stderr does not want to know.
         let _ = writeln!(io::stderr().lock(), "warning: {warning}");
-    }
-}
-
-fn demo(flags: DemoFlags) -> Result<(), Failure> {
-    let DemoFlags {
-        devices,
-        rate,
-        policy,
-        stay,
-        upstream,
-        out,
-        audit,
-    } = flags;
-    let devices = usize::try_from(devices).unwrap_or(usize::MAX);
-    let options = demo::Options {
-        devices,
-        policy,
-        rate,
-        stay,
-        upstream,
-        certificates: out,
-        audit,
-    };
-    let runtime = runtime()?;
-    let ended = runtime.block_on(demo::run(&options, &mut io::stdout()));
-    // A name lookup that hangs must not hold the end of the process.
-    runtime.shutdown_background();
-    if ended?.all_back() {
-        Ok(())
-    } else {
-        Err(Failure::NotBack)
     }
 }
 
