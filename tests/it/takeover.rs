@@ -213,7 +213,8 @@ async fn the_sockets_of_a_service_manager_are_served() {
         socket.as_raw_fd()
     );
     let daemon = Daemon::launch(
-        Command::new("/bin/sh")
+        // dash takes no number above 9.
+        Command::new("/bin/bash")
             .args(["-c", &script])
             .arg(binary())
             .arg(file),
