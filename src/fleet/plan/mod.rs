@@ -1,8 +1,8 @@
 //! A fleet and its broker in virtual time: no socket, no clock, the same `reconnect` and the same `admission` as on the
 //! wire, up to ten million devices.
 //!
-//! A [`Scenario`] says what happens, [`run`] makes an [`Outcome`] of it. Time goes from event to event: a device knocks
-//! ([`wheel`]), a handshake or a login is done ([`proxied`], [`broker`]), a patience ends ([`presence`]), somebody's turn
+//! A [`Scenario`] says what happens, `run` makes an [`Outcome`] of it. Time goes from event to event: a device knocks
+//! (`wheel`), a handshake or a login is done (`proxied`, `broker`), a patience ends (`presence`), somebody's turn
 //! comes. What is left out, and in whose favour that is: `docs/validation.md`.
 
 pub mod advice;
