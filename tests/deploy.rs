@@ -317,7 +317,8 @@ fn configurations_that_are_shown_are_legal() {
     let folder = tempfile::tempdir().unwrap();
     let shown = folder.path().join("readme.toml");
     fs::write(&shown, block.split_once("```").unwrap().0).unwrap();
-    let shipped = ["deploy/compose/seawall.toml", "deploy/kubernetes/seawall.toml"].map(|file| root().join(file));
+    let shipped =
+        ["deploy/compose/seawall.toml", "deploy/kubernetes/seawall.toml"].map(|file| root().join(file));
     for file in shipped.into_iter().chain([shown]) {
         let sources = Sources {
             file: Some(file.clone()),
