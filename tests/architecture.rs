@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 /// at the head of `src/lib.rs`.
 const LAYERS: &[&[&str]] = &[
     &["reason", "moment"],
-    &["mqtt", "proxy_header"],
+    &["mqtt", "proxy_header", "chart"],
     &["admission"],
-    &["telemetry", "drain", "socket", "clock", "reconnect", "chart"],
+    &["telemetry", "drain", "socket", "clock", "reconnect"],
     &["tls", "relay", "upstream", "refusal", "door", "gate", "budget"],
     &["connection"],
     &["listener", "admin"],

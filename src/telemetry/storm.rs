@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::metrics::Totals;
+use crate::chart::grouped;
 use crate::moment::Moment;
 use crate::reason::Reason;
 
@@ -181,19 +182,6 @@ impl Summary {
         }
         words
     }
-}
-
-/// 18204 → "18,204".
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 #[cfg(test)]
