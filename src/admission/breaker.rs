@@ -55,6 +55,20 @@ pub enum State {
     Open = 2,
 }
 
+impl State {
+    /// Every state, in the order of its number in the metrics.
+    pub const ALL: [Self; 3] = [Self::Closed, Self::HalfOpen, Self::Open];
+
+    /// As audit and live page say it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half-open",
+            Self::Open => "open",
+        }
+    }
+}
+
 /// Whether somebody may be sent to the broker now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {

@@ -58,11 +58,7 @@ fn look(parts: &Parts, before: &BTreeMap<usize, State>) -> BTreeMap<usize, State
 
 /// Three states, each of which lasts for long: no client can fill the log with them.
 fn tell_breaker(house: &House, server: &str, state: State) {
-    let word = match state {
-        State::Closed => "closed",
-        State::HalfOpen => "half-open",
-        State::Open => "open",
-    };
+    let word = state.word();
     if state == State::Open {
         tracing::warn!(server, "the breaker is open: nobody is sent to this broker");
     } else {

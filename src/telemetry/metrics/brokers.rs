@@ -9,6 +9,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 
 use super::BrokerTotals;
 use super::families::{counters, histograms, registered};
+use crate::admission::breaker::State;
 use crate::telemetry::labels::EachCode;
 
 /// Seconds. A broker without work answers within a few ms; 0.2 is the default of `admission.adaptive.target_latency`
@@ -128,11 +129,10 @@ impl Upstreams {
             Some(BrokerTotals {
                 name: upstream.name.clone(),
                 up: now.up.get() == 1,
-                breaker: match now.breaker.get() {
-                    0 => "closed",
-                    1 => "half-open",
-                    _ => "open",
-                },
+                breaker: State::ALL
+                    .into_iter()
+                    .find(|state| *state as i64 == now.breaker.get())
+                    .map_or(State::Open.word(), State::word),
                 connacks: upstream.connack_seconds.get_sample_count(),
                 seconds: upstream.connack_seconds.get_sample_sum(),
             })
