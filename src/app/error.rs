@@ -13,10 +13,10 @@ use crate::tls;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Files of the configuration can't be used: the operator's to mend (exit 78).
-    #[error("{}", join(.0))]
+    #[error("{}", join(.0, "\n"))]
     Tls(Vec<tls::LoadError>),
     /// Files of `[admin]` can't be used: the operator's to mend (exit 78).
-    #[error("{}", join(.0))]
+    #[error("{}", join(.0, "\n"))]
     Access(Vec<AccessError>),
     /// An address can't be listened on (exit 71).
     #[error(transparent)]
@@ -41,10 +41,11 @@ pub enum StartError {
     Metrics(#[from] prometheus::Error),
 }
 
-fn join(errors: &[impl ToString]) -> String {
+/// All of `errors` as one text.
+pub(super) fn join(errors: &[impl ToString], between: &str) -> String {
     errors
         .iter()
         .map(ToString::to_string)
         .collect::<Vec<_>>()
-        .join("\n")
+        .join(between)
 }

@@ -11,6 +11,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
 use super::aside::aside;
+use super::error::join;
 use super::parts::{Auditing, Parts, Prepared, TooManyLanes, label, see_off};
 use super::service::Service;
 use crate::admin::{Access, AccessError};
@@ -40,10 +41,10 @@ enum ReloadError {
     #[error("{}", .0.in_a_line())]
     Configuration(#[from] Mistakes),
     /// A file of `[tls]` has changed since it was checked.
-    #[error("{}", join(.0))]
+    #[error("{}", join(.0, "; "))]
     Tls(Vec<LoadError>),
     /// The same of `[admin]`.
-    #[error("{}", join(.0))]
+    #[error("{}", join(.0, "; "))]
     Access(Vec<AccessError>),
     /// The audit log that is asked for can't be written.
     #[error(transparent)]
@@ -55,14 +56,6 @@ enum ReloadError {
     /// The operating system has no thread for it.
     #[error("the files can't be looked at: {0}")]
     System(#[from] std::io::Error),
-}
-
-fn join(errors: &[impl ToString]) -> String {
-    errors
-        .iter()
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
 }
 
 /// Keeps a running daemon as fresh as its files.
@@ -211,11 +204,7 @@ impl Reloader {
             (false, false) => Reload::Partial,
             (true, false) => Reload::Refused,
         };
-        let shown = changed
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(", ");
+        let shown = join(&changed, ", ");
         tracing::info!(
             why,
             result = result.word(),
