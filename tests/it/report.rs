@@ -40,6 +40,32 @@ fn figures(files: &[PathBuf]) -> Value {
     serde_json::from_str(&finished.stdout).unwrap()
 }
 
+/// The report's 50, 90, 99 and 100 % are those of the devices: `moments` in Unix seconds, in ascending order.
+fn assert_back_at(storm: &Value, moments: &[f64]) {
+    let started = storm["started"].as_f64().unwrap();
+    for share in storm["back_after"].as_array().unwrap() {
+        let hundredths = share["hundredths"].as_u64().unwrap() as usize;
+        let theirs = moments[(moments.len() * hundredths).div_ceil(100) - 1];
+        let ours = started + share["seconds"].as_f64().unwrap();
+        report(&format!(
+            "{hundredths} % back: {:.1} ms apart",
+            (theirs - ours) * 1e3
+        ));
+        assert!(
+            (theirs - ours).abs() < TOLERANCE,
+            "{hundredths} %: {ours} and {theirs}"
+        );
+    }
+}
+
+/// A folder that the audit log has for itself, and `audit.path` in it.
+fn log_folder(scene: &Scene) -> (PathBuf, String) {
+    let folder = scene.path("log");
+    std::fs::create_dir(&folder).unwrap();
+    let path = format!("{:?}", scene.text_path("log/audit.jsonl"));
+    (folder, path)
+}
+
 /// What a device counts. Moments in Unix seconds.
 #[derive(Default)]
 struct Counted {
@@ -74,15 +100,12 @@ async fn the_figures_are_those_that_the_devices_counted() {
     const DEVICES: usize = 60;
     let scene = Scene::alone();
     let broker = Stub::content().await;
-    let folder = scene.path("log");
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("audit.jsonl");
+    let (folder, path) = log_folder(&scene);
     let settings = [
-        ("audit.path", format!("{path:?}")),
-        ("admission.rate", "12".to_owned()),
-        ("admission.burst", "5".to_owned()),
+        ("audit.path", path.as_str()),
+        ("admission.rate", "12"),
+        ("admission.burst", "5"),
     ];
-    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
     let daemon = Arc::new(Daemon::start(&scene, broker.address(), &settings));
     let mut fleet = JoinSet::new();
     for number in 0..DEVICES {
@@ -118,20 +141,7 @@ async fn the_figures_are_those_that_the_devices_counted() {
 
     let mut moments: Vec<f64> = counted.iter().map(|device| device.back).collect();
     moments.sort_by(f64::total_cmp);
-    let started = storm["started"].as_f64().unwrap();
-    for share in storm["back_after"].as_array().unwrap() {
-        let hundredths = share["hundredths"].as_u64().unwrap() as usize;
-        let theirs = moments[(DEVICES * hundredths).div_ceil(100) - 1];
-        let ours = started + share["seconds"].as_f64().unwrap();
-        report(&format!(
-            "{hundredths} % back: {:.1} ms apart",
-            (theirs - ours) * 1e3
-        ));
-        assert!(
-            (theirs - ours).abs() < TOLERANCE,
-            "{hundredths} %: {ours} and {theirs}"
-        );
-    }
+    assert_back_at(storm, &moments);
 
     let page = scene.path("report.html");
     let finished = seawall_report(&files, &["--html", page.to_str().unwrap()]);
@@ -146,17 +156,14 @@ async fn the_figures_are_those_of_the_simulator() {
     const DEVICES: usize = 150;
     let scene = Scene::alone();
     let broker = Stub::content().await;
-    let folder = scene.path("log");
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("audit.jsonl");
+    let (folder, path) = log_folder(&scene);
     let settings = [
-        ("audit.path", format!("{path:?}")),
-        ("admission.rate", "30".to_owned()),
-        ("admission.burst", "10".to_owned()),
-        ("admission.max_wait", "\"2s\"".to_owned()),
-        ("admission.max_held", "20".to_owned()),
+        ("audit.path", path.as_str()),
+        ("admission.rate", "30"),
+        ("admission.burst", "10"),
+        ("admission.max_wait", "\"2s\""),
+        ("admission.max_held", "20"),
     ];
-    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
     let daemon = Daemon::start(&scene, broker.address(), &settings);
     let mut storm = Command::new(binary());
     storm
@@ -219,39 +226,25 @@ async fn the_figures_are_those_of_the_simulator() {
     let open = open.unwrap().unix_timestamp_nanos() as f64 / 1e9;
     let returns = devices["returns"].as_array().unwrap();
     assert_eq!(returns.len(), DEVICES);
-    for share in storm["back_after"].as_array().unwrap() {
-        let hundredths = share["hundredths"].as_u64().unwrap() as usize;
-        let theirs = open
-            + returns[(DEVICES * hundredths).div_ceil(100) - 1][0]
-                .as_f64()
-                .unwrap();
-        let ours = storm["started"].as_f64().unwrap() + share["seconds"].as_f64().unwrap();
-        report(&format!(
-            "{hundredths} % back: {:.1} ms apart",
-            (theirs - ours) * 1e3
-        ));
-        assert!(
-            (theirs - ours).abs() < TOLERANCE,
-            "{hundredths} %: {ours} and {theirs}"
-        );
-    }
+    let moments: Vec<f64> = returns
+        .iter()
+        .map(|back| open + back[0].as_f64().unwrap())
+        .collect();
+    assert_back_at(storm, &moments);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_in_a_storm_costs_a_second_of_records_and_leaves_a_chain_that_holds() {
     let scene = Scene::new();
     let broker = Stub::content().await;
-    let folder = scene.path("log");
-    std::fs::create_dir(&folder).unwrap();
-    let path = folder.join("audit.jsonl");
+    let (folder, path) = log_folder(&scene);
     let settings = [
-        ("audit.path", format!("{path:?}")),
-        ("audit.rotate", "\"64KiB\"".to_owned()),
-        ("audit.keep", "1000".to_owned()),
-        ("admission.rate", "1".to_owned()),
-        ("admission.burst", "1".to_owned()),
+        ("audit.path", path.as_str()),
+        ("audit.rotate", "\"64KiB\""),
+        ("audit.keep", "1000"),
+        ("admission.rate", "1"),
+        ("admission.burst", "1"),
     ];
-    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
     let daemon = Daemon::start(&scene, broker.address(), &settings);
     let address = daemon.address();
     let over = Arc::new(AtomicBool::new(false));
@@ -322,6 +315,7 @@ async fn a_kill_in_a_storm_costs_a_second_of_records_and_leaves_a_chain_that_hol
     );
     assert!(found["logs"][0]["cut_off"].is_null());
 
+    let path = folder.join("audit.jsonl");
     let mut lines: Vec<String> = std::fs::read_to_string(&path)
         .unwrap()
         .lines()
