@@ -29,11 +29,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rig::daemon::{Daemon, binary};
+use rig::daemon::Daemon;
+use rig::device::settings_for;
 use rig::process::Process;
 use rig::{Connect, Mosquitto, Scene, packet};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use rustls::{ClientConfig, RootCertStore, SupportedProtocolVersion};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, SupportedProtocolVersion};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -109,7 +110,7 @@ async fn measure() {
 /// What a refusal and a shed cost, beside Seawall's own admission.
 async fn refusals(scene: &Scene, broker: SocketAddr) {
     let settings = [("admission.rate", "0.001"), ("admission.burst", "1")];
-    let refusing = seawall_with(scene, broker, "refusing.toml", &settings);
+    let refusing = seawall_with(scene, broker, "refusing", &settings);
     let admitting = seawall(scene, broker);
     let admit = admitting.admit(&rustls::version::TLS13, false).await;
     let refuse = refusing.admit(&rustls::version::TLS13, false).await;
@@ -119,7 +120,7 @@ async fn refusals(scene: &Scene, broker: SocketAddr) {
         refuse,
         refuse / admit
     );
-    let full = seawall_with(scene, broker, "full.toml", &[("listen.max_connections", "1")]);
+    let full = seawall_with(scene, broker, "full", &[("listen.max_connections", "1")]);
     let _place = TcpStream::connect(full.address).await.unwrap();
     tokio::time::sleep(Duration::from_millis(200)).await;
     let before = full.process().processor_time();
@@ -159,13 +160,11 @@ struct Proxy {
 }
 
 fn seawall(scene: &Scene, broker: SocketAddr) -> Proxy {
-    seawall_with(scene, broker, "bench.toml", &[])
+    seawall_with(scene, broker, "bench", &[])
 }
 
 fn seawall_with(scene: &Scene, broker: SocketAddr, name: &str, settings: &[(&str, &str)]) -> Proxy {
-    let text = rig::daemon::configuration(scene, broker, settings);
-    let file = scene.write(name, &text);
-    let daemon = Daemon::launch(Command::new(binary()).arg("run").arg("--config").arg(file));
+    let daemon = Daemon::start_as(name, scene, broker, settings);
     Proxy {
         address: daemon.address(),
         running: Running::Own(daemon),
@@ -334,19 +333,9 @@ impl Proxy {
 
 /// One configuration, and so one session cache, for each client: tickets are used once.
 fn client_settings(version: &'static SupportedProtocolVersion, resumed: bool) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    let authority = &rig::certificates::certificates().authority;
-    roots
-        .add(CertificateDer::from_pem_slice(authority.as_bytes()).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut settings = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[version])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    if !resumed {
-        settings.resumption = rustls::client::Resumption::disabled();
+    let mut settings = settings_for(&[version]);
+    if resumed {
+        settings.resumption = rustls::client::Resumption::default();
     }
     Arc::new(settings)
 }

@@ -86,16 +86,11 @@ async fn measure() {
     together(&scene, address).await;
 }
 
-fn start(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> Daemon {
-    let file = scene.write("gate.toml", &configuration(scene, broker, settings));
-    Daemon::launch(Command::new(binary()).arg("run").arg("--config").arg(file))
-}
-
 /// A message through the proxy and back to a subscriber, alone and while the gate is full of strangers.
 async fn latency(scene: &Scene, broker: SocketAddr) {
     let seconds = std::env::var("SEAWALL_BENCH_SECONDS").map_or(20, |text| text.parse().unwrap());
     let span = Duration::from_secs(seconds);
-    let daemon = start(scene, broker, &[]);
+    let daemon = Daemon::start(scene, broker, &[]);
     let mut pair = Pair::join(&daemon).await;
     show("message in and out, alone [ms]", pair.exchange(span / 4).await);
     let storm = Storm::start(daemon.address(), STRANGERS);
@@ -243,7 +238,7 @@ fn hello() -> Vec<u8> {
 
 /// Microseconds of processor for each connection that is closed before TLS.
 async fn shed(scene: &Scene, broker: SocketAddr, settings: &[(&str, &str)]) -> f64 {
-    let daemon = start(scene, broker, settings);
+    let daemon = Daemon::start(scene, broker, settings);
     let _first = Device::join(&daemon, Connect::v311("first")).await;
     let hello = hello();
     for _ in 0..100 {
@@ -276,7 +271,7 @@ async fn burst(scene: &Scene, broker: SocketAddr) {
         ("handshake.max_in_flight", "16"),
         ("listen.max_connections", "100000"),
     ];
-    let daemon = start(scene, broker, &settings);
+    let daemon = Daemon::start(scene, broker, &settings);
     drop(Device::join(&daemon, Connect::v311("first")).await);
     let baseline = daemon.resident();
     let (address, admin) = (daemon.address(), daemon.admin());
@@ -326,7 +321,7 @@ async fn burst(scene: &Scene, broker: SocketAddr) {
 
 /// Resumers and strangers at once, at a gate that serves a quarter of them in a second: 16 places, each held for 8 ms.
 async fn together(scene: &Scene, broker: SocketAddr) {
-    let daemon = start(scene, broker, &[("handshake.max_in_flight", "16")]);
+    let daemon = Daemon::start(scene, broker, &[("handshake.max_in_flight", "16")]);
     let resuming: &'static [u8] = resuming_hello(&daemon).await.leak();
     let strange: &'static [u8] = hello().leak();
     let mut gathering = Vec::new();

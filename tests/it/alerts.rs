@@ -67,9 +67,9 @@ async fn each_alert_is_set_off_by_what_it_names() {
 /// More devices than the rate allows for minutes, more handshakes than their budget, and a hold of eight seconds.
 async fn storm(scene: &Scene, folder: &Path) {
     let broker = Stub::content().await;
-    let daemon = start(
-        scene,
+    let daemon = Daemon::start_as(
         "storm",
+        scene,
         broker.address(),
         &[
             ("admission.rate", "1"),
@@ -103,9 +103,9 @@ async fn storm(scene: &Scene, folder: &Path) {
 /// Clients that wait for two seconds, and a hold of eight.
 async fn impatient(scene: &Scene, folder: &Path) {
     let broker = Stub::content().await;
-    let daemon = start(
-        scene,
+    let daemon = Daemon::start_as(
         "impatient",
+        scene,
         broker.address(),
         &[
             ("admission.rate", "1"),
@@ -132,7 +132,7 @@ async fn impatient(scene: &Scene, folder: &Path) {
 async fn broker_dies(scene: &Scene, folder: &Path) {
     let broker = Stub::content().await;
     let address = broker.address();
-    let daemon = start(scene, "broker-dies", address, &[]);
+    let daemon = Daemon::start_as("broker-dies", scene, address, &[]);
     let recording = Recording::start(&[("broker-dies", daemon.admin())]);
     let stay = Some(Duration::from_millis(500));
     let _fleet = fleet(&daemon, 10, Duration::from_secs(5), Duration::from_secs(1), stay);
@@ -163,7 +163,7 @@ async fn authentication(scene: &Scene, folder: &Path) {
         link.send(&crate::rig::packet::connack_v3(5)).await;
     })
     .await;
-    let daemon = start(scene, "authentication", broker.address(), &[]);
+    let daemon = Daemon::start_as("authentication", scene, broker.address(), &[]);
     let recording = Recording::start(&[("authentication", daemon.admin())]);
     recording.until(BEGIN).await;
     let _fleet = fleet(&daemon, 20, Duration::from_secs(5), Duration::from_secs(3), None);
@@ -187,9 +187,9 @@ async fn slow_broker(scene: &Scene, folder: &Path) {
         link.listen().await;
     })
     .await;
-    let daemon = start(
-        scene,
+    let daemon = Daemon::start_as(
         "slow-broker",
+        scene,
         broker.address(),
         &[("admission.adaptive.enabled", "true")],
     );
@@ -223,9 +223,9 @@ async fn certificates(scene: &Scene, folder: &Path) {
     scene.write("clients.pem", &both);
     let path = |name: &str| format!("{:?}", scene.text_path(name));
     let lists = format!("[{}, {}]", path("soon.crl"), path("past.crl"));
-    let daemon = start(
-        scene,
+    let daemon = Daemon::start_as(
         "certificates",
+        scene,
         nobody().await,
         &[
             ("tls.certificate", &path("ending.pem")),
@@ -298,7 +298,7 @@ async fn limits(scene: &Scene, folder: &Path) {
 async fn no_port(scene: &Scene, folder: &Path) {
     let broker = Stub::content().await;
     let settings = [("upstream.source_addresses", "[\"192.0.2.1\"]")];
-    let daemon = start(scene, "no-port", broker.address(), &settings);
+    let daemon = Daemon::start_as("no-port", scene, broker.address(), &settings);
     let recording = Recording::start(&[("no-port", daemon.admin())]);
     recording.until(BEGIN).await;
     let _fleet = fleet(&daemon, 5, Duration::from_secs(5), Duration::from_secs(1), None);
@@ -318,7 +318,7 @@ async fn audit(scene: &Scene, folder: &Path) {
     let broker = Stub::content().await;
     std::fs::create_dir(scene.path("audit")).unwrap();
     let path = format!("{:?}", scene.text_path("audit/audit.jsonl"));
-    let daemon = start(scene, "audit", broker.address(), &[("audit.path", &path)]);
+    let daemon = Daemon::start_as("audit", scene, broker.address(), &[("audit.path", &path)]);
     let recording = Recording::start(&[("audit", daemon.admin())]);
     let stay = Some(Duration::from_millis(500));
     let _fleet = fleet(&daemon, 5, Duration::from_secs(5), Duration::from_secs(1), stay);
@@ -349,12 +349,12 @@ async fn replicas(scene: &Scene, folder: &Path) {
         link.listen().await;
     })
     .await;
-    let one = start(scene, "replica-1", broker.address(), &[]);
+    let one = Daemon::start_as("replica-1", scene, broker.address(), &[]);
     let settings = [
         ("upstream.source_addresses", "[\"127.0.0.2\"]"),
         ("admission.rate", "50"),
     ];
-    let two = start(scene, "replica-2", broker.address(), &settings);
+    let two = Daemon::start_as("replica-2", scene, broker.address(), &settings);
     let recording = Recording::start(&[("replica-1", one.admin()), ("replica-2", two.admin())]);
     recording.until(BEGIN).await;
     let stay = Some(Duration::from_millis(500));
@@ -374,12 +374,6 @@ async fn replicas(scene: &Scene, folder: &Path) {
     );
 }
 
-/// With a file of its own: several daemons share the scene.
-fn start(scene: &Scene, name: &str, upstream: SocketAddr, settings: &[(&str, &str)]) -> Daemon {
-    let file = scene.write(&format!("{name}.toml"), &configuration(scene, upstream, settings));
-    Daemon::launch(Command::new(binary()).arg("run").arg("--config").arg(file))
-}
-
 /// Devices that come again and again; who gets in stays for ever, or for `stay`.
 fn fleet(
     daemon: &Daemon,
@@ -394,7 +388,13 @@ fn fleet(
         fleet.spawn(async move {
             let id = format!("device-{number}");
             loop {
-                if let Ok(Ok(session)) = tokio::time::timeout(patience, knock(address, &id)).await {
+                let connect = Connect {
+                    username: Some("device"),
+                    password: Some(b"secret"),
+                    ..Connect::v311(&id)
+                };
+                let joining = Device::try_join(address, connect);
+                if let Ok(Ok(session)) = tokio::time::timeout(patience, joining).await {
                     let Some(stay) = stay else {
                         std::future::pending::<()>().await;
                         drop(session);
@@ -408,20 +408,6 @@ fn fleet(
         });
     }
     fleet
-}
-
-async fn knock(address: SocketAddr, id: &str) -> std::io::Result<Device> {
-    let mut device = Device::try_dial(address).await?;
-    let connect = Connect {
-        username: Some("device"),
-        password: Some(b"secret"),
-        ..Connect::v311(id)
-    };
-    device.try_send(&connect.bytes()).await?;
-    match device.try_packet().await?.as_slice() {
-        [0x20, 2, _, 0] => Ok(device),
-        _ => Err(std::io::ErrorKind::ConnectionRefused.into()),
-    }
 }
 
 async fn trust_nobody(address: SocketAddr) {

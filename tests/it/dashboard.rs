@@ -1,13 +1,13 @@
 //! The dashboard and the rules in a real Prometheus that scrapes a real storm.
 
+use crate::rig::crowd::tablets_and_meters;
 use crate::rig::process::Process;
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, http, report};
+use crate::rig::{Daemon, Scene, Stub, eventually, http, report};
 use serde_json::Value;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tokio::task::JoinSet;
 
 /// What Grafana would put in: everything, and a rate over more than four scrapes.
 const VARIABLES: [(&str, &str); 3] = [("$instance", ".*"), ("$lane", ".*"), ("$__rate_interval", "15s")];
@@ -40,7 +40,7 @@ async fn no_panel_is_empty_in_a_storm() {
         ],
     );
     let prometheus = Prometheus::start(&scene, &daemon).await;
-    let _fleet = fleet(daemon.address());
+    let _fleet = tablets_and_meters(daemon.address(), 240, Duration::from_secs(3));
     // Clients that do not like our certificate, or speak no TLS: for the handshakes that fail.
     let mut not_tls = tokio::net::TcpStream::connect(daemon.address()).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut not_tls, b"GET / HTTP/1.1\r\n\r\n")
@@ -171,33 +171,5 @@ impl Prometheus {
             assert_eq!(rule["health"], "ok", "{rule}");
         }
         assert!(self.series("seawall:refused_for_room:rate1m > 0").await > 0);
-    }
-}
-
-fn fleet(address: SocketAddr) -> JoinSet<()> {
-    let mut fleet = JoinSet::new();
-    for number in 0..240 {
-        fleet.spawn(async move {
-            let kind = if number % 4 == 0 { "tablet" } else { "meter" };
-            let id = format!("{kind}-{number}");
-            while visit(address, &id).await.is_err() {
-                tokio::time::sleep(Duration::from_secs(3)).await;
-            }
-        });
-    }
-    fleet
-}
-
-/// Until the client is in; then it talks.
-async fn visit(address: SocketAddr, id: &str) -> std::io::Result<()> {
-    let mut device = Device::try_dial(address).await?;
-    device.try_send(&Connect::v311(id).bytes()).await?;
-    if device.try_packet().await? != crate::rig::packet::accepted(4) {
-        return Err(std::io::ErrorKind::ConnectionRefused.into());
-    }
-    loop {
-        device.try_send(&crate::rig::packet::PINGREQ).await?;
-        device.try_packet().await?;
-        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }

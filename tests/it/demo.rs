@@ -17,15 +17,6 @@ fn seawall(arguments: &[&str], folder: &Path, patience: Duration) -> Finished {
     run("seawall", &mut command, patience)
 }
 
-#[track_caller]
-fn expect(finished: &Finished, code: i32, words: &[&str]) {
-    let all = format!("{}{}", finished.stdout, finished.stderr);
-    assert_eq!(finished.code, Some(code), "{all}");
-    for word in words {
-        assert!(all.contains(word), "no {word:?} in {all}");
-    }
-}
-
 /// A line of the live view a second, every device back, and the bystanders undisturbed.
 fn demo(policy: &str) {
     let scene = Scene::new();
@@ -37,8 +28,7 @@ fn demo(policy: &str) {
         WHOLE_DEMO,
     );
     let ca = folder.join("ca.pem");
-    expect(
-        &finished,
+    finished.expect(
         0,
         &[
             "100 of 100 devices",
@@ -65,7 +55,7 @@ fn demo(policy: &str) {
         Command::new(binary()).args(["report", &audit]).env_clear(),
         PATIENCE,
     );
-    expect(&report, 0, &["the chain holds"]);
+    report.expect(0, &["the chain holds"]);
 }
 
 #[test]
@@ -82,39 +72,19 @@ fn a_fleet_with_full_jitter_comes_back() {
 fn a_demo_that_cannot_be_says_why() {
     let scene = Scene::new();
     let folder = scene.path("certificates");
-    expect(
-        &seawall(&["demo", "--rate", "0"], &folder, PATIENCE),
-        78,
-        &["admission.rate"],
-    );
-    expect(
-        &seawall(&["demo", "--policy", "best"], &folder, PATIENCE),
-        64,
-        &["unknown policy", "decorrelated"],
-    );
-    expect(
-        &seawall(&["demo", "--devices", "0"], &folder, PATIENCE),
-        64,
-        &["--devices"],
-    );
+    seawall(&["demo", "--rate", "0"], &folder, PATIENCE).expect(78, &["admission.rate"]);
+    seawall(&["demo", "--policy", "best"], &folder, PATIENCE).expect(64, &["unknown policy", "decorrelated"]);
+    seawall(&["demo", "--devices", "0"], &folder, PATIENCE).expect(64, &["--devices"]);
 }
 
 #[test]
 fn certificates_are_written_where_they_were_asked_for() {
     let scene = Scene::new();
     let folder = scene.path("new/certificates");
-    expect(
-        &seawall(&["certs", "--name", "fleet.example"], &folder, PATIENCE),
-        0,
-        &["server.key"],
-    );
+    seawall(&["certs", "--name", "fleet.example"], &folder, PATIENCE).expect(0, &["server.key"]);
     for file in ["ca.pem", "server.pem", "server.key", "client.pem", "client.key"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         assert!(text.starts_with("-----BEGIN "), "{file}: {text}");
     }
-    expect(
-        &seawall(&["certs", "--name", "not a name"], &folder, PATIENCE),
-        64,
-        &["not a name"],
-    );
+    seawall(&["certs", "--name", "not a name"], &folder, PATIENCE).expect(64, &["not a name"]);
 }

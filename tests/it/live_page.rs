@@ -1,5 +1,6 @@
 //! The live page in a browser, with a storm going on.
 
+use crate::rig::crowd::tablets_and_meters;
 use crate::rig::process::Process;
 use crate::rig::{Connect, Daemon, Device, Scene, Stub, http, report};
 use std::net::SocketAddr;
@@ -8,7 +9,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 /// From the first device of the storm to the page that shows it.
 const SHOWN_WITHIN: Duration = Duration::from_secs(2);
@@ -54,7 +54,7 @@ async fn the_page_shows_a_storm_within_two_seconds_and_can_be_read_by_everybody(
     let mut visit = Process::start("node", &mut visit);
     wait_for_line(&mut visit, "quiet");
     let from = Instant::now();
-    let _fleet = fleet(daemon.address());
+    let _fleet = tablets_and_meters(daemon.address(), DEVICES, Duration::from_secs(4));
     wait_for_line(&mut visit, "storm");
     let shown = from.elapsed();
     let status = visit.wait(VISIT);
@@ -163,27 +163,4 @@ fn chromium() -> PathBuf {
     found
         .find(|file| file.exists())
         .expect("no Chromium: tests/run installs it")
-}
-
-fn fleet(address: SocketAddr) -> JoinSet<()> {
-    let mut fleet = JoinSet::new();
-    for number in 0..DEVICES {
-        fleet.spawn(async move {
-            let kind = if number % 4 == 0 { "tablet" } else { "meter" };
-            let id = format!("{kind}-{number}");
-            while knock(address, &id).await.is_err() {
-                tokio::time::sleep(Duration::from_secs(4)).await;
-            }
-        });
-    }
-    fleet
-}
-
-async fn knock(address: SocketAddr, id: &str) -> std::io::Result<()> {
-    let mut device = Device::try_dial(address).await?;
-    device.try_send(&Connect::v311(id).bytes()).await?;
-    if device.try_packet().await? != crate::rig::packet::accepted(4) {
-        return Err(std::io::ErrorKind::ConnectionRefused.into());
-    }
-    std::future::pending().await
 }

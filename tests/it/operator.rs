@@ -32,16 +32,6 @@ fn good(scene: &Scene) -> PathBuf {
     scene.write("seawall.toml", &configuration(scene, BROKER, &[]))
 }
 
-#[track_caller]
-fn expect(finished: &Finished, code: i32, words: &[&str]) {
-    let all = format!("{}{}", finished.stdout, finished.stderr);
-    assert_eq!(finished.code, Some(code), "{all}");
-    for word in words {
-        assert!(all.contains(word), "no {word:?} in {all:?}");
-    }
-    assert!(!all.contains("panicked"), "{all}");
-}
-
 #[test]
 fn a_port_that_is_taken() {
     let scene = Scene::new();
@@ -54,7 +44,7 @@ fn a_port_that_is_taken() {
             format!("[\"{taken}\"]")
         };
         let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &[(key, &value)]));
-        expect(&with_file("run", &file, &[]), 71, &[&taken.to_string()]);
+        with_file("run", &file, &[]).expect(71, &[&taken.to_string()]);
     }
 }
 
@@ -81,7 +71,7 @@ fn certificates_and_keys_that_are_no_good() {
         let value = format!("{:?}", scene.text_path(name));
         let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &[(key, &value)]));
         for command in ["check", "run"] {
-            expect(&with_file(command, &file, &[]), 78, &[words]);
+            with_file(command, &file, &[]).expect(78, &[words]);
         }
     }
 }
@@ -97,28 +87,20 @@ fn a_key_that_may_not_be_read() {
             "seawall.toml",
             &configuration(&scene, BROKER, &[("tls.private_key", &value)]),
         );
-        expect(&with_file("check", &file, &[]), 78, &["folder"]);
+        with_file("check", &file, &[]).expect(78, &["folder"]);
         return;
     }
     let scene = Scene::new();
     let key = scene.path("ecdsa.key");
     std::fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
-    expect(
-        &with_file("check", &good(&scene), &[]),
-        78,
-        &["ecdsa.key", "ermission"],
-    );
+    with_file("check", &good(&scene), &[]).expect(78, &["ecdsa.key", "ermission"]);
 }
 
 #[test]
 fn check_says_yes_or_lists_every_mistake() {
     let scene = Scene::new();
-    expect(&with_file("check", &good(&scene), &[]), 0, &[]);
-    expect(
-        &with_file("check", &scene.path("nowhere.toml"), &[]),
-        78,
-        &["nowhere.toml"],
-    );
+    with_file("check", &good(&scene), &[]).expect(0, &[]);
+    with_file("check", &scene.path("nowhere.toml"), &[]).expect(78, &["nowhere.toml"]);
 
     let mistakes = [
         ("admission.rate", "\"fast\""),
@@ -139,7 +121,7 @@ fn check_says_yes_or_lists_every_mistake() {
         "connect_timeout",
     ];
     for command in ["check", "run"] {
-        expect(&with_file(command, &file, &[]), 78, &words);
+        with_file(command, &file, &[]).expect(78, &words);
     }
 }
 
@@ -160,7 +142,7 @@ fn flags_beat_environment_and_environment_beats_the_file() {
         (&flag[..], &environment[..], "33"),
     ] {
         let finished = seawall(arguments, environment);
-        expect(&finished, 0, &[]);
+        finished.expect(0, &[]);
         let printed: toml::Table = finished
             .stdout
             .parse()
@@ -171,7 +153,7 @@ fn flags_beat_environment_and_environment_beats_the_file() {
     // What is printed can be read again.
     let printed = seawall(&print, &[]).stdout;
     let again = scene.write("again.toml", &printed);
-    expect(&with_file("check", &again, &[]), 0, &[]);
+    with_file("check", &again, &[]).expect(0, &[]);
 }
 
 #[test]
@@ -182,7 +164,7 @@ fn command_lines_that_are_none() {
         assert!(!finished.stderr.is_empty());
     }
     for arguments in [&["--help"][..], &["--version"], &["run", "--help"]] {
-        expect(&seawall(arguments, &[]), 0, &["seawall"]);
+        seawall(arguments, &[]).expect(0, &["seawall"]);
     }
 }
 

@@ -1,15 +1,13 @@
 //! Clients that come back with a session: OpenSSL, Python and rustls, in TLS 1.2 and 1.3. What counts is what the daemon says that
 //! it did; a client that only offers a ticket and gets a full handshake is "full".
 
-use crate::rig::certificates::certificates;
 use crate::rig::daemon::{binary, configuration};
-use crate::rig::device::read_packet;
+use crate::rig::device::{read_packet, settings_for};
 use crate::rig::packet::accepted;
 use crate::rig::{Connect, Daemon, PATIENCE, Scene, Stub, within};
+use rustls::ClientConfig;
 use rustls::client::Resumption;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -53,20 +51,11 @@ impl Client {
     }
 
     fn rustls(version: &str) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(certificates().authority.as_bytes()).unwrap())
-            .unwrap();
         let version = match version {
             "1.2" => &rustls::version::TLS12,
             _ => &rustls::version::TLS13,
         };
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let mut settings = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[version])
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let mut settings = settings_for(&[version]);
         settings.resumption = Resumption::in_memory_sessions(8);
         Self::Rustls(Arc::new(settings))
     }

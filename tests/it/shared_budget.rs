@@ -1,12 +1,10 @@
 //! Several replicas, one budget, a real Redis.
 
-use crate::rig::daemon::{binary, configuration};
 use crate::rig::device::{read_packet, settings_for};
 use crate::rig::{Connect, Daemon, Device, Redis, Scene, Stub, long, report};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,12 +18,6 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// How long what is watched goes on past its first whole window.
 const MARGIN: Duration = Duration::from_secs(2);
 const SAMPLE: Duration = Duration::from_millis(100);
-
-/// One of several in front of the same broker.
-fn replica(scene: &Scene, name: &str, broker: SocketAddr, settings: &[(&str, &str)]) -> Daemon {
-    let file = scene.write(name, &configuration(scene, broker, settings));
-    Daemon::launch(Command::new(binary()).arg("run").arg("--config").arg(file))
-}
 
 /// Clients that knock `rate` times a second at `daemon`, admitted or not, until it is dropped.
 fn crowd(daemon: &Daemon, rate: f64, admitted: &Arc<AtomicUsize>) -> JoinSet<()> {
@@ -117,14 +109,7 @@ async fn three_replicas_hold_one_rate_whoever_the_crowd_comes_to() {
         ("shared_budget.replicas", "3"),
     ];
     let replicas: Vec<Daemon> = (0..3)
-        .map(|number| {
-            replica(
-                &scene,
-                &format!("replica-{number}.toml"),
-                broker.address(),
-                &settings,
-            )
-        })
+        .map(|number| Daemon::start_as(&format!("replica-{number}"), &scene, broker.address(), &settings))
         .collect();
     for daemon in &replicas {
         daemon
@@ -203,9 +188,9 @@ async fn a_replica_alone_has_the_whole_and_one_that_leaves_gives_its_part_back()
     let redis = Redis::start(&scene, &["--requirepass", "correct-horse"]);
     let budget = format!("\"redis://:correct-horse@{}\"", redis.address());
     let settings = [("shared_budget.redis", budget.as_str())];
-    let first = replica(&scene, "first.toml", broker.address(), &settings);
+    let first = Daemon::start_as("first", &scene, broker.address(), &settings);
     first.counts("seawall_shared_budget_share", &[], 1.0).await;
-    let second = replica(&scene, "second.toml", broker.address(), &settings);
+    let second = Daemon::start_as("second", &scene, broker.address(), &settings);
     let half = |metrics: &crate::rig::http::Metrics| {
         (metrics.sum("seawall_shared_budget_share", &[]) - 0.5).abs() < 0.01
     };
@@ -249,14 +234,14 @@ async fn the_store_is_reached_over_tls() {
         ("shared_budget.redis", budget.as_str()),
         ("shared_budget.ca", authority.as_str()),
     ];
-    let daemon = replica(&scene, "trusted.toml", broker.address(), &trusted);
+    let daemon = Daemon::start_as("trusted", &scene, broker.address(), &trusted);
     daemon
         .metrics_until("an answer", |metrics| {
             metrics.sum("seawall_shared_budget_requests_total", &[("result", "answered")]) > 0.0
         })
         .await;
 
-    let stranger = replica(&scene, "stranger.toml", broker.address(), &trusted[..1]);
+    let stranger = Daemon::start_as("stranger", &scene, broker.address(), &trusted[..1]);
     let metrics = stranger.metrics().await;
     assert_eq!(
         metrics.sum("seawall_shared_budget_requests_total", &[("result", "answered")]),
@@ -276,7 +261,7 @@ async fn without_a_store_a_replica_starts_with_its_guess_and_serves() {
         ("shared_budget.redis", budget.as_str()),
         ("shared_budget.replicas", "3"),
     ];
-    let daemon = replica(&scene, "alone.toml", broker.address(), &settings);
+    let daemon = Daemon::start_as("alone", &scene, broker.address(), &settings);
     daemon.counts("seawall_admission_rate", &[], 30.0).await;
     let _session = Device::join(&daemon, Connect::v311("served")).await;
 }

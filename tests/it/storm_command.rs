@@ -57,15 +57,6 @@ fn json(scene: &Scene) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-#[track_caller]
-fn expect(finished: &Finished, code: i32, words: &[&str]) {
-    let all = format!("{}{}", finished.stdout, finished.stderr);
-    assert_eq!(finished.code, Some(code), "{all}");
-    for word in words {
-        assert!(all.contains(word), "no {word:?} in {all}");
-    }
-}
-
 fn number(value: &Value, path: &str) -> f64 {
     let found = value.pointer(path).and_then(Value::as_f64);
     found.unwrap_or_else(|| panic!("no number {path} in {value:#}"))
@@ -122,8 +113,7 @@ fn a_part_of_the_fleet_loses_its_tower_in_front_of_a_bare_broker() {
         "30",
     ];
     let finished = finished(&scene, target, &arguments.map(|argument: &str| argument));
-    expect(
-        &finished,
+    finished.expect(
         0,
         &[
             "back again           40 of 40 devices",
@@ -186,11 +176,7 @@ async fn devices_and_proxy_count_the_same() {
     let finished = tokio::task::spawn_blocking(move || run("seawall", &mut command, WHOLE_STORM))
         .await
         .unwrap();
-    expect(
-        &finished,
-        0,
-        &["60 of 60 devices", "times the 1.5 s", "0x03", "0x89"],
-    );
+    finished.expect(0, &["60 of 60 devices", "times the 1.5 s", "0x03", "0x89"]);
     let storm = json(&scene)["storm"].clone();
     adds_up(&storm);
     let refused = number(&storm, "/refused/3") + number(&storm, "/refused/137");
@@ -244,7 +230,7 @@ fn a_fleet_that_one_process_has_no_descriptors_for_takes_several() {
     );
     limit_descriptors(&mut command, 128 + 60);
     let finished = run("seawall", &mut command, WHOLE_STORM);
-    expect(&finished, 0, &["in 2 processes", "100 of 100 devices"]);
+    finished.expect(0, &["in 2 processes", "100 of 100 devices"]);
     let json = json(&scene);
     assert_eq!(number(&json, "/generator/processes"), 2.0);
     assert_eq!(json["returns"].as_array().unwrap().len(), 100);
@@ -281,9 +267,9 @@ fn a_fleet_that_may_not_log_in_is_no_storm() {
         let rest = ["--fill-limit", "10s", "--pairs", "0", "--pattern", "restart"];
         finished(&scene, broker.address(), &[&arguments[..], &rest].concat())
     };
-    expect(&attempt(right.to_str().unwrap()), 0, &["20 of 20 devices"]);
+    attempt(right.to_str().unwrap()).expect(0, &["20 of 20 devices"]);
     let refused = attempt(wrong.to_str().unwrap());
-    expect(&refused, 1, &["only 0 of 20 devices", "0x05", "0x87"]);
+    refused.expect(1, &["only 0 of 20 devices", "0x05", "0x87"]);
     assert!(!refused.stderr.contains("guess") && !refused.stdout.contains("guess"));
 }
 
@@ -343,7 +329,7 @@ fn a_storm_that_cannot_be_says_why() {
         ),
     ] {
         let given = finished_with_own_target(&scene, nobody, arguments);
-        expect(&given, code, words);
+        given.expect(code, words);
     }
 }
 

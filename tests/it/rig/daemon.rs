@@ -50,7 +50,12 @@ pub fn configuration(scene: &Scene, upstream: SocketAddr, settings: &[(&str, &st
 impl Daemon {
     /// In front of `upstream`, ready for clients.
     pub fn start(scene: &Scene, upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
-        let file = scene.write("seawall.toml", &configuration(scene, upstream, settings));
+        Self::start_as("seawall", scene, upstream, settings)
+    }
+
+    /// The same with a configuration file of its own, where several daemons share a scene.
+    pub fn start_as(name: &str, scene: &Scene, upstream: SocketAddr, settings: &[(&str, &str)]) -> Self {
+        let file = scene.write(&format!("{name}.toml"), &configuration(scene, upstream, settings));
         Self::launch(Command::new(binary()).arg("run").arg("--config").arg(file))
     }
 

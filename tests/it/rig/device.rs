@@ -84,6 +84,17 @@ impl Device {
         Self::join_raw(daemon, connect.level, &connect.bytes()).await
     }
 
+    /// The same of one that may be refused.
+    pub async fn try_join(address: SocketAddr, connect: Connect<'_>) -> io::Result<Self> {
+        let mut device = Self::try_dial(address).await?;
+        device.try_send(&connect.bytes()).await?;
+        if device.try_packet().await? == accepted(connect.level) {
+            Ok(device)
+        } else {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+
     /// The same with the bytes of a CONNECT of that level.
     #[track_caller]
     pub fn join_raw(daemon: &Daemon, level: u8, connect: &[u8]) -> impl Future<Output = Self> {

@@ -1,6 +1,7 @@
 //! What the scenarios stand on.
 
 pub mod certificates;
+pub mod crowd;
 pub mod daemon;
 pub mod device;
 pub mod haproxy;

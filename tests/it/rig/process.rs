@@ -151,6 +151,19 @@ pub struct Finished {
     pub stderr: String,
 }
 
+impl Finished {
+    /// It ended with this code, said all of these words, and did not panic.
+    #[track_caller]
+    pub fn expect(&self, code: i32, words: &[&str]) {
+        let all = format!("{}{}", self.stdout, self.stderr);
+        assert_eq!(self.code, Some(code), "{all}");
+        for word in words {
+            assert!(all.contains(word), "no {word:?} in {all:?}");
+        }
+        assert!(!all.contains("panicked"), "{all}");
+    }
+}
+
 /// Runs a program to its end.
 pub fn run(name: &'static str, command: &mut Command, patience: Duration) -> Finished {
     let mut process = Process::start(name, command);
