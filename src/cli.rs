@@ -1,26 +1,19 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
-mod demo;
-mod plan;
 mod report;
-mod storm;
+mod trial;
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::thread::available_parallelism;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use self::demo::DemoFlags;
-use self::storm::{StormFailure, StormFlags};
+use self::trial::{TrialCommand, TrialFailure};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
-use crate::fleet::calibrate::CalibrationError;
-use crate::fleet::certificates::{self, Certificates, CertificatesError};
-use crate::fleet::demo::DemoError;
-use crate::fleet::plan::ScenarioError;
 use crate::report::ReportError;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
@@ -55,38 +48,17 @@ enum Command {
         #[arg(long)]
         print: bool,
     },
-    /// Everything in one process with nothing installed: a fleet loses its tower and comes back
-    ///
-    /// Throw-away certificates, an embedded broker, Seawall in front of it, then simulated devices over real TLS; a
-    /// live line a second, and a table at the end.
-    Demo(DemoFlags),
-    /// Hit an endpoint with a simulated fleet: real TLS, real MQTT
-    ///
-    /// Fills the target, breaks the connections, and measures the return: a live line a second, a table at the end.
-    /// Ctrl-C ends with the report so far. Exit 0 if all devices were back, 1 if not. See docs/storm.md.
-    Storm(Box<StormFlags>),
-    /// A fleet and its broker in virtual time: what a storm would do, with and without the proxy
-    ///
-    /// No socket is opened. The same policies and the same admission as on the wire, up to 10 million devices.
-    Plan(Box<plan::PlanFlags>),
     /// The after-action report of one or several audit logs
     ///
     /// Holds every line against its hash chain and names the first that was cut, edited or moved (exit code 1), finds the
     /// storms, and says who was lost, when they were back, and whose pauses have no jitter.
     Report(report::ReportFlags),
-    /// Write a throw-away CA, server and client certificate for trials
-    Certs {
-        /// Folder for the PEM files; made where it is missing
-        #[arg(long, value_name = "DIR")]
-        out: PathBuf,
-        /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`
-        #[arg(long, value_name = "DNS")]
-        name: Vec<String>,
-    },
     /// Print a new ticket secret for `tls.resumption.secret_file`
     ///
     /// One line of 64 hexadecimal digits. The file must not be readable by others: umask 077; seawall secret > FILE
     Secret,
+    #[command(flatten)]
+    Trial(TrialCommand),
 }
 
 #[derive(Args, Debug)]
@@ -110,18 +82,6 @@ enum Failure {
     Start(#[from] StartError),
     #[error("a second signal cut the drain short")]
     CutShort,
-    #[error(transparent)]
-    Certificates(#[from] CertificatesError),
-    #[error(transparent)]
-    Demo(#[from] DemoError),
-    #[error(transparent)]
-    Storm(#[from] StormFailure),
-    #[error(transparent)]
-    Scenario(#[from] ScenarioError),
-    #[error(transparent)]
-    Calibration(#[from] CalibrationError),
-    #[error("--sweep: {0}")]
-    Sweep(String),
     #[error("{}: {error}", path.display())]
     File {
         /// That was to be written.
@@ -129,8 +89,6 @@ enum Failure {
         /// Why it was not.
         error: io::Error,
     },
-    #[error("the fleet did not come back")]
-    NotBack,
     #[error(transparent)]
     Report(#[from] ReportError),
     #[error("the chain is broken at {}, line {line}", file.display())]
@@ -143,6 +101,8 @@ enum Failure {
     Runtime(io::Error),
     #[error("the log can't be started: {0}")]
     Log(#[from] log::LogError),
+    #[error(transparent)]
+    Trial(#[from] TrialFailure),
 }
 
 /// A check or run that ended in failure.
@@ -157,30 +117,18 @@ impl Failure {
     /// The exit code of the contract.
     const fn code(&self) -> u8 {
         match self {
-            Self::Configuration(_) | Self::Demo(DemoError::Configuration(_)) => CONFIGURATION,
-            Self::Start(error) | Self::Demo(DemoError::Start(error)) => start_code(error),
-            Self::Scenario(_) | Self::Sweep(_) | Self::Report(ReportError::NoFile) => USAGE,
+            Self::Configuration(_) => CONFIGURATION,
+            Self::Start(error) => start_code(error),
+            Self::Report(ReportError::NoFile) => USAGE,
             Self::Output(_)
             | Self::File { .. }
             | Self::Report(ReportError::Read { .. })
             | Self::Randomness(_)
-            | Self::Runtime(_)
-            | Self::Demo(DemoError::System(_)) => SYSTEM,
-            Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
-                CertificatesError::Name { .. } => USAGE,
-                CertificatesError::Foreign { .. } => FAILED,
-                CertificatesError::Io { .. } => SYSTEM,
-                CertificatesError::Generate(_) => BUG,
-            },
-            Self::Storm(error) => error.code(),
+            | Self::Runtime(_) => SYSTEM,
             // A level that the configuration took is one that the log takes.
-            Self::Log(_) | Self::Calibration(_) | Self::Demo(DemoError::Tls(_) | DemoError::Schedule(_)) => {
-                BUG
-            }
-            Self::CutShort
-            | Self::ChainBroken { .. }
-            | Self::NotBack
-            | Self::Demo(DemoError::Bystanders(_) | DemoError::NotFilled { .. }) => FAILED,
+            Self::Log(_) => BUG,
+            Self::CutShort | Self::ChainBroken { .. } => FAILED,
+            Self::Trial(failure) => failure.code(),
         }
     }
 }
@@ -220,12 +168,9 @@ fn run() -> ExitCode {
     let done = match arguments.command {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
-        Command::Demo(flags) => demo::run(flags),
-        Command::Storm(flags) => storm(*flags),
-        Command::Plan(flags) => plan::plan(&flags),
         Command::Report(flags) => report::run(&flags),
-        Command::Certs { out, name } => certs(&out, &name),
         Command::Secret => secret(),
+        Command::Trial(command) => trial::run(command).map_err(Failure::from),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -242,7 +187,7 @@ fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
     let config = config::check(&sources)?;
     let log = log::start(&config.log)?;
     let activated = app::activated().map_err(StartError::System)?;
-    let runtime = runtime()?;
+    let runtime = runtime().map_err(Failure::Runtime)?;
     let ended = runtime.block_on(app::run(config, sources, log, activated, &mut io::stdout()));
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
@@ -283,31 +228,6 @@ fn warn(config: &Config) {
     }
 }
 
-fn storm(flags: StormFlags) -> Result<(), Failure> {
-    // The devices have threads of their own.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(Failure::Runtime)?;
-    Ok(runtime.block_on(storm::run(flags))?)
-}
-
-fn certs(out: &Path, names: &[String]) -> Result<(), Failure> {
-    let Certificates {
-        ca,
-        server,
-        server_key,
-        client,
-        client_key,
-    } = certificates::write(out, names)?;
-    let mut stdout = io::stdout().lock();
-    for path in [ca, server, server_key, client, client_key] {
-        // The files are there; whoever closed the pipe knows their names.
-        let _ = writeln!(stdout, "{}", path.display());
-    }
-    Ok(())
-}
-
 fn secret() -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     // Not to be taken for done where nobody reads: the file would be empty.
@@ -318,7 +238,7 @@ fn secret() -> Result<(), Failure> {
 
 /// One worker a core: TLS and the relay never wait on anything but the network. `TOKIO_WORKER_THREADS` is the runtime's
 /// own name for another number; one that is none is not taken.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
     let named = std::env::var("TOKIO_WORKER_THREADS").ok();
     let workers = named.and_then(|number| number.parse().ok());
     let workers = workers
@@ -328,7 +248,6 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
         .worker_threads(workers)
         .enable_all()
         .build()
-        .map_err(Failure::Runtime)
 }
 
 fn summary(sources: &Sources, config: &Config) -> String {

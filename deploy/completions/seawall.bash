@@ -47,7 +47,7 @@ _seawall() {
 
     case "${cmd}" in
         seawall)
-            opts="-h -V --help --version run check demo storm plan report certs secret"
+            opts="-h -V --help --version run check report secret demo storm plan certs"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

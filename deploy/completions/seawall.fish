@@ -28,12 +28,12 @@ complete -c seawall -n "__fish_seawall_needs_command" -s h -l help -d 'Print hel
 complete -c seawall -n "__fish_seawall_needs_command" -s V -l version -d 'Print version'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "run" -d 'Run the daemon'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "check" -d 'Load everything that `run` would and report all mistakes'
+complete -c seawall -n "__fish_seawall_needs_command" -f -a "report" -d 'The after-action report of one or several audit logs'
+complete -c seawall -n "__fish_seawall_needs_command" -f -a "secret" -d 'Print a new ticket secret for `tls.resumption.secret_file`'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "demo" -d 'Everything in one process with nothing installed: a fleet loses its tower and comes back'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "storm" -d 'Hit an endpoint with a simulated fleet: real TLS, real MQTT'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "plan" -d 'A fleet and its broker in virtual time: what a storm would do, with and without the proxy'
-complete -c seawall -n "__fish_seawall_needs_command" -f -a "report" -d 'The after-action report of one or several audit logs'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "certs" -d 'Write a throw-away CA, server and client certificate for trials'
-complete -c seawall -n "__fish_seawall_needs_command" -f -a "secret" -d 'Print a new ticket secret for `tls.resumption.secret_file`'
 complete -c seawall -n "__fish_seawall_using_subcommand run" -l config -d 'Configuration file [default: config/seawall.toml, then /etc/seawall/seawall.toml]' -r -F
 complete -c seawall -n "__fish_seawall_using_subcommand run" -l set -d 'Set one key, such as `--set admission.rate=500`; beats environment and file' -r
 complete -c seawall -n "__fish_seawall_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -41,6 +41,11 @@ complete -c seawall -n "__fish_seawall_using_subcommand check" -l config -d 'Con
 complete -c seawall -n "__fish_seawall_using_subcommand check" -l set -d 'Set one key, such as `--set admission.rate=500`; beats environment and file' -r
 complete -c seawall -n "__fish_seawall_using_subcommand check" -l print -d 'Print the effective configuration as TOML, each key with where its value comes from'
 complete -c seawall -n "__fish_seawall_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c seawall -n "__fish_seawall_using_subcommand report" -l html -d 'Write the report as one HTML file with charts as well' -r -F
+complete -c seawall -n "__fish_seawall_using_subcommand report" -l capacity -d 'CONNECTs a second that the brokers can take [default: the admission rates in the logs]' -r
+complete -c seawall -n "__fish_seawall_using_subcommand report" -l json -d 'Print the figures as JSON instead of text'
+complete -c seawall -n "__fish_seawall_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c seawall -n "__fish_seawall_using_subcommand secret" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c seawall -n "__fish_seawall_using_subcommand demo" -l devices -d 'Devices in the fleet, fitted to the descriptor limit' -r
 complete -c seawall -n "__fish_seawall_using_subcommand demo" -l rate -d 'CONNECTs a second that reach the broker [default: fitted to the broker\'s capacity]' -r
 complete -c seawall -n "__fish_seawall_using_subcommand demo" -l policy -d 'How the devices pause between attempts' -r
@@ -135,11 +140,6 @@ complete -c seawall -n "__fish_seawall_using_subcommand plan" -l json -d 'Write 
 complete -c seawall -n "__fish_seawall_using_subcommand plan" -l clean -d 'Sessions that begin and end clean: `admission.cost.clean` instead of `.persistent`'
 complete -c seawall -n "__fish_seawall_using_subcommand plan" -l calibrate -d 'Measure that on this machine, for half a second'
 complete -c seawall -n "__fish_seawall_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
-complete -c seawall -n "__fish_seawall_using_subcommand report" -l html -d 'Write the report as one HTML file with charts as well' -r -F
-complete -c seawall -n "__fish_seawall_using_subcommand report" -l capacity -d 'CONNECTs a second that the brokers can take [default: the admission rates in the logs]' -r
-complete -c seawall -n "__fish_seawall_using_subcommand report" -l json -d 'Print the figures as JSON instead of text'
-complete -c seawall -n "__fish_seawall_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c seawall -n "__fish_seawall_using_subcommand certs" -l out -d 'Folder for the PEM files; made where it is missing' -r -F
 complete -c seawall -n "__fish_seawall_using_subcommand certs" -l name -d 'DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`' -r
 complete -c seawall -n "__fish_seawall_using_subcommand certs" -s h -l help -d 'Print help'
-complete -c seawall -n "__fish_seawall_using_subcommand secret" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use self::flags::PartWord;
-pub(super) use self::flags::StormFlags;
+pub(in crate::cli) use self::flags::StormFlags;
 use crate::fleet::storm::{self, Part, Report, StormError};
 
 /// Why there is no report of a fleet that came back.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum StormFailure {
+pub(in crate::cli) enum StormFailure {
     #[error("{0}")]
     Usage(String),
     #[error("{target}: {source}")]
@@ -30,7 +30,7 @@ pub(super) enum StormFailure {
 
 impl StormFailure {
     /// The exit code of the contract.
-    pub(super) const fn code(&self) -> u8 {
+    pub(in crate::cli) const fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Storm(StormError::Schedule(_)) => super::USAGE,
             Self::Storm(StormError::System(_)) | Self::File { .. } => super::SYSTEM,

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Failure, runtime};
+use super::{TrialFailure, runtime};
 use crate::fleet::demo;
 use crate::reconnect::Policy;
 
 #[derive(Args, Debug)]
-pub(super) struct DemoFlags {
+pub(in crate::cli) struct DemoFlags {
     /// Devices in the fleet, fitted to the descriptor limit
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     devices: u32,
@@ -36,7 +36,7 @@ pub(super) struct DemoFlags {
     audit: Option<PathBuf>,
 }
 
-pub(super) fn run(flags: DemoFlags) -> Result<(), Failure> {
+pub(super) fn run(flags: DemoFlags) -> Result<(), TrialFailure> {
     let options = demo::Options {
         devices: usize::try_from(flags.devices).unwrap_or(usize::MAX),
         policy: flags.policy,
@@ -46,13 +46,13 @@ pub(super) fn run(flags: DemoFlags) -> Result<(), Failure> {
         certificates: flags.out,
         audit: flags.audit,
     };
-    let runtime = runtime()?;
+    let runtime = runtime().map_err(TrialFailure::Runtime)?;
     let ended = runtime.block_on(demo::run(&options, &mut io::stdout()));
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
     if ended?.all_back() {
         Ok(())
     } else {
-        Err(Failure::NotBack)
+        Err(TrialFailure::NotBack)
     }
 }

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 
-pub(super) use self::flags::PlanFlags;
+pub(in crate::cli) use self::flags::PlanFlags;
 use self::flags::{Front, rate};
-use super::Failure;
+use super::TrialFailure;
 use crate::config::{Mistakes, duration};
 use crate::fleet::mix::MixError;
 use crate::fleet::plan::advice::Advice;
@@ -16,7 +16,7 @@ use crate::fleet::plan::page::{self, Run};
 use crate::fleet::plan::{self, Broker, Costs, Outage, ProxySettings, Scenario, Table, charts};
 
 /// Runs `seawall plan`.
-pub(super) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
+pub(super) fn plan(flags: &PlanFlags) -> Result<(), TrialFailure> {
     let mut runs = Vec::new();
     for (name, scenario) in flags.scenarios()? {
         let outcome = plan::run(&scenario)?;
@@ -31,7 +31,7 @@ pub(super) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
         .as_ref()
         .map(|path| page::json(&runs).map(|text| (path, text)))
         .transpose()
-        .map_err(|error| Failure::Output(error.into()))?;
+        .map_err(|error| TrialFailure::Output(error.into()))?;
     let mut out = io::stdout().lock();
     let text = match &json {
         Some((path, text)) if path.as_os_str() == "-" => format!("{text}\n"),
@@ -39,7 +39,7 @@ pub(super) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     };
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
-        .map_err(Failure::Output)?;
+        .map_err(TrialFailure::Output)?;
     if let Some((path, text)) = json.filter(|(path, _)| path.as_os_str() != "-") {
         write(path, &text)?;
     }
@@ -49,8 +49,8 @@ pub(super) fn plan(flags: &PlanFlags) -> Result<(), Failure> {
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| Failure::File {
+fn write(path: &Path, text: &str) -> Result<(), TrialFailure> {
+    std::fs::write(path, text).map_err(|error| TrialFailure::File {
         path: path.to_owned(),
         error,
     })
@@ -83,14 +83,14 @@ fn tables(flags: &PlanFlags, runs: &[Run]) -> String {
 }
 
 impl PlanFlags {
-    fn scenarios(&self) -> Result<Vec<(String, Scenario)>, Failure> {
+    fn scenarios(&self) -> Result<Vec<(String, Scenario)>, TrialFailure> {
         let costs = self.proxy.costs()?;
         let Some(sweep) = &self.sweep else {
             return Ok(self.fronts(costs)?);
         };
         let mut all = Vec::new();
         for value in &sweep.values {
-            let flags = self.with(&sweep.key, value).map_err(Failure::Sweep)?;
+            let flags = self.with(&sweep.key, value).map_err(TrialFailure::Sweep)?;
             for (front, scenario) in flags.fronts(costs)? {
                 all.push((format!("{} = {value}, {front}", sweep.key), scenario));
             }
