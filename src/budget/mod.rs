@@ -67,17 +67,26 @@ impl Server {
         })
     }
 
-    /// The URL with `***` in the place of a password.
+    /// The URL, password and all.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The URL with `***` in the place of a password, and of what follows a `?`: there that of a socket's path stands.
     pub fn masked(&self) -> String {
         let Some((scheme, rest)) = self.url.split_once("://") else {
             return "***".to_owned();
         };
+        let (rest, query) = match rest.split_once('?') {
+            Some((rest, _)) => (rest, "?***"),
+            None => (rest, ""),
+        };
         match rest.rsplit_once('@') {
             Some((credentials, address)) => {
                 let user = credentials.split_once(':').map_or("", |(user, _)| user);
-                format!("{scheme}://{user}:***@{address}")
+                format!("{scheme}://{user}:***@{address}{query}")
             }
-            None => self.url.clone(),
+            None => format!("{scheme}://{rest}{query}"),
         }
     }
 
@@ -288,6 +297,12 @@ mod tests {
                 "rediss://seawall:***@cache:6380",
             ),
             ("redis://:p%40ss@cache", "redis://:***@cache"),
+            ("redis://:s3cret@cache?protocol=resp3", "redis://:***@cache?***"),
+            ("unix:///run/cache.sock", "unix:///run/cache.sock"),
+            (
+                "unix:///run/cache.sock?db=2&pass=s3cr@t",
+                "unix:///run/cache.sock?***",
+            ),
         ] {
             let server = Server::parse(url).unwrap();
             assert_eq!(server.masked(), masked);

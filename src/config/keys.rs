@@ -1,6 +1,6 @@
 //! Every key with its value: what `check --print` prints, and what documentation and reload are held against.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use super::mistake::{Place, printable};
 
@@ -18,8 +18,10 @@ pub enum Change {
 pub struct Key {
     /// Its path, such as `admission.cost.clean`.
     pub path: String,
-    /// Its value, as it would be written.
+    /// Its value, as it would be written; of a secret what may be shown.
     pub value: toml::Value,
+    /// The whole of it, where [`Self::value`] is not.
+    pub(super) secret: Option<Hidden>,
     /// Its default; `None`: it must be set.
     pub default: Option<toml::Value>,
     /// What it may be, in words.
@@ -32,7 +34,22 @@ pub struct Key {
     pub in_file_alone: bool,
 }
 
+/// A value that is compared, and shown nowhere.
+#[derive(Clone, PartialEq)]
+pub(super) struct Hidden(pub(super) toml::Value);
+
+impl fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 impl Key {
+    /// What it says, secrets and all: to compare and to keep, not to show.
+    pub(super) fn exact(&self) -> &toml::Value {
+        self.secret.as_ref().map_or(&self.value, |Hidden(value)| value)
+    }
+
     /// The table that it stands in.
     pub fn table(&self) -> &str {
         self.path.rsplit_once('.').map_or("", |(table, _)| table)
@@ -59,7 +76,7 @@ impl Key {
 /// Two keys are the same when they say the same, wherever it was written.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.path == other.path && self.value == other.value
+        self.path == other.path && self.exact() == other.exact()
     }
 }
 

@@ -3,6 +3,7 @@
 use config::ValueKind;
 use toml::de::DeValue;
 
+use super::keys::Hidden;
 use super::layer::Places;
 use super::mistake::{printable, similar};
 
@@ -50,6 +51,11 @@ pub(super) trait Kind {
     fn read(&self, found: Found<'_>, places: &Places) -> Result<Self::Value, Vec<Wrong>>;
     fn show(&self, value: &Self::Value) -> toml::Value;
     fn allowed(&self) -> String;
+
+    /// The whole of a value of which [`Self::show`] keeps something back.
+    fn hidden(&self, _: &Self::Value) -> Option<Hidden> {
+        None
+    }
 }
 
 /// A kind of value that is one value.
@@ -303,28 +309,35 @@ impl<T> Scalar for Parsed<T> {
     }
 }
 
-/// A string that holds a password: what was found is not shown.
-pub(super) struct Secret<T>(pub(super) Parsed<T>);
+/// A string that holds a password: what was found is not shown, and of its value what `mask` leaves. Nothing else masks.
+pub(super) struct Secret<T> {
+    pub(super) exact: Parsed<T>,
+    pub(super) mask: fn(&T) -> String,
+}
 
 impl<T> Kind for Secret<T> {
     type Value = T;
 
     fn read(&self, found: Found<'_>, _: &Places) -> Result<T, Vec<Wrong>> {
-        self.0.parse(found.raw).map_err(|hint| {
+        self.exact.parse(found.raw).map_err(|hint| {
             vec![Wrong {
                 found: "found what is not shown here, since it may hold a password".to_owned(),
                 secret: true,
-                ..found.wrong(Scalar::allowed(&self.0), hint)
+                ..found.wrong(Scalar::allowed(&self.exact), hint)
             }]
         })
     }
 
     fn show(&self, value: &T) -> toml::Value {
-        Scalar::show(&self.0, value)
+        toml::Value::String((self.mask)(value))
     }
 
     fn allowed(&self) -> String {
-        Scalar::allowed(&self.0)
+        Scalar::allowed(&self.exact)
+    }
+
+    fn hidden(&self, value: &T) -> Option<Hidden> {
+        Some(Hidden(Scalar::show(&self.exact, value)))
     }
 }
 

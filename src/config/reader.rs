@@ -203,8 +203,7 @@ impl<'a> Table<'_, 'a> {
         kind: &K,
         default: K::Value,
     ) -> K::Value {
-        let shown = kind.show(&default);
-        self.read(name, change, kind, Some(shown)).unwrap_or(default)
+        self.read(name, change, kind, Some(&default)).unwrap_or(default)
     }
 
     /// A key that must be set. While it is not, an empty value stands for it.
@@ -256,7 +255,7 @@ impl<'a> Table<'_, 'a> {
         name: &str,
         change: Change,
         kind: &K,
-        default: Option<toml::Value>,
+        default: Option<&K::Value>,
     ) -> Option<K::Value> {
         self.names.push(name.to_owned());
         let path = join(&self.path, name);
@@ -285,15 +284,13 @@ impl<'a> Table<'_, 'a> {
             self.reader.mistaken.insert(path.clone());
             None
         });
-        let shown = value
-            .as_ref()
-            .map(|value| kind.show(value))
-            .or_else(|| default.clone());
-        let shown = shown.unwrap_or_else(|| toml::Value::String(String::new()));
+        let said = value.as_ref().or(default);
+        let nothing = || toml::Value::String(String::new());
         self.reader.keys.push(Key {
             path,
-            value: shown,
-            default,
+            value: said.map_or_else(nothing, |value| kind.show(value)),
+            secret: said.and_then(|value| kind.hidden(value)),
+            default: default.map(|default| kind.show(default)),
             allowed: kind.allowed(),
             change,
             place,

@@ -39,14 +39,12 @@ pub fn reload(sources: &Sources, running: &Config) -> Result<Reloaded, Mistakes>
     let (changed, refused): (Vec<&Key>, Vec<&Key>) = asked
         .keys()
         .iter()
-        .filter(|key| before(running, key) != Some(&key.value))
+        .filter(|key| before(running, key) != Some(*key))
         .partition(|key| key.change == Change::OnReload);
-    let kept = refused
-        .iter()
-        .filter_map(|key| Some((key, before(running, key)?)));
+    let kept = refused.iter().filter_map(|key| before(running, key));
     gathered
         .layers
-        .extend(kept.map(|(key, value)| Layer::of(&key.path, value)));
+        .extend(kept.map(|key| Layer::of(&key.path, key.exact())));
     let config = gathered.read(files::inspect)?;
     let differences = |keys: Vec<&Key>| keys.into_iter().map(|key| Difference::of(running, key)).collect();
     Ok(Reloaded {
@@ -56,9 +54,8 @@ pub fn reload(sources: &Sources, running: &Config) -> Result<Reloaded, Mistakes>
     })
 }
 
-fn before<'a>(running: &'a Config, key: &Key) -> Option<&'a toml::Value> {
-    let known = running.keys().iter().find(|known| known.path == key.path)?;
-    Some(&known.value)
+fn before<'a>(running: &'a Config, key: &Key) -> Option<&'a Key> {
+    running.keys().iter().find(|known| known.path == key.path)
 }
 
 impl Difference {
@@ -66,29 +63,20 @@ impl Difference {
         let nothing = toml::Value::String(String::new());
         Self {
             path: key.path.clone(),
-            from: masked(before(running, key).unwrap_or(&nothing)),
-            to: masked(&key.value),
+            from: before(running, key).map_or(nothing, |known| known.value.clone()),
+            to: key.value.clone(),
         }
     }
 }
 
-/// `admission.rate: 50 → 500`, in one line.
+/// `admission.rate: 50 → 500`, in one line. Of a secret the part that differs may be the one that is not shown.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.from == self.to {
+            return write!(f, "{}: changed, secret not shown", self.path);
+        }
         let shown = |value: &toml::Value| printable(&value.to_string());
         write!(f, "{}: {} → {}", self.path, shown(&self.from), shown(&self.to))
-    }
-}
-
-/// User and password of a URL are nobody's business.
-fn masked(value: &toml::Value) -> toml::Value {
-    match value {
-        toml::Value::String(text) => match (text.split_once("://"), text.rsplit_once('@')) {
-            (Some((scheme, _)), Some((_, host))) => toml::Value::String(format!("{scheme}://***@{host}")),
-            _ => value.clone(),
-        },
-        toml::Value::Array(items) => toml::Value::Array(items.iter().map(masked).collect()),
-        other => other.clone(),
     }
 }
 
@@ -232,19 +220,56 @@ mod tests {
         let running = load(&sources).unwrap();
         let mut gathered = Gathered::of(&sources);
         // Every key as it would be kept, on top of all.
-        let layers = running.keys().iter().map(|key| Layer::of(&key.path, &key.value));
+        let layers = running.keys().iter().map(|key| Layer::of(&key.path, key.exact()));
         gathered.layers.extend(layers);
         assert_eq!(gathered.read(|_, _| {}).unwrap(), running);
     }
 
+    /// Keys that hold a secret: two values that differ in it alone, a third, and what is said of first and third.
+    const SECRETS: &[(&str, [&str; 3], &str)] = &[(
+        "shared_budget.redis",
+        [
+            "redis://:first-pass@cache/1",
+            "redis://:other-pass@cache/1",
+            "redis://us:third-pass@cache/2",
+        ],
+        "\"redis://:***@cache/1\" → \"redis://us:***@cache/2\"",
+    )];
+
     #[test]
-    fn no_password_is_shown() {
-        let masked = |text: &str| masked(&toml::Value::Array(vec![text.into()])).to_string();
-        assert_eq!(
-            masked("redis://user:pass@word@host:6379/1"),
-            "[\"redis://***@host:6379/1\"]"
-        );
-        assert_eq!(masked("redis://host:6379"), "[\"redis://host:6379\"]");
-        assert_eq!(masked("a@b"), "[\"a@b\"]");
+    fn a_secret_is_compared_as_it_is_and_shown_masked() {
+        let secret: Vec<String> = crate::config::keys()
+            .into_iter()
+            .filter(|key| key.secret.is_some())
+            .map(|key| key.path)
+            .collect();
+        let listed: Vec<&str> = SECRETS.iter().map(|(path, ..)| *path).collect();
+        assert_eq!(secret, listed, "every secret has its row");
+        for (path, values, between) in SECRETS {
+            let [first, other, third] = values.map(|value| format!("{path} = \"{value}\""));
+            let same = reloaded(&first, &first).unwrap();
+            assert_eq!((same.changed.len(), same.refused.len()), (0, 0), "{path}");
+            let running = same.config.keys().to_vec();
+            for (asked, said) in [(&other, "changed, secret not shown"), (&third, between)] {
+                let reloaded = reloaded(&first, asked).unwrap();
+                let differences = [&reloaded.changed[..], &reloaded.refused].concat();
+                assert_eq!(shown(&differences), [format!("{path}: {said}")]);
+                // What is refused stays as it was, secret and all.
+                if !reloaded.refused.is_empty() {
+                    let kept = |key: &Key| running.iter().any(|known| known == key);
+                    assert!(
+                        reloaded
+                            .config
+                            .keys()
+                            .iter()
+                            .filter(|key| key.path == *path)
+                            .all(kept),
+                        "{path}"
+                    );
+                }
+                let seen = format!("{reloaded:?}{}", reloaded.config.to_toml());
+                assert!(!seen.contains("-pass"), "{seen}");
+            }
+        }
     }
 }

@@ -40,6 +40,10 @@ impl<'a> Table<'_, 'a> {
             let path = format!("{path}[{index}]");
             read_tables.push(self.reader.table(path, Some(values), Places::origin(item), &read));
             let keys = self.reader.keys.split_off(before);
+            debug_assert!(
+                keys.iter().all(|key| key.secret.is_none()),
+                "a list hides nothing"
+            );
             let pairs = keys.iter().map(|key| (key.name().to_owned(), key.value.clone()));
             shown.push(toml::Value::Table(pairs.collect()));
             self.reader.entries.extend(keys);
@@ -47,6 +51,7 @@ impl<'a> Table<'_, 'a> {
         self.reader.keys.push(Key {
             path,
             value: toml::Value::Array(shown),
+            secret: None,
             default: Some(toml::Value::Array(Vec::new())),
             allowed,
             change,

@@ -7,16 +7,23 @@ use crate::config::kind::{Parsed, Secret, Whole};
 use crate::config::reader::Table;
 
 /// A Redis server, or none.
-const SERVER: Secret<Option<Server>> = Secret(Parsed {
-    allowed: "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], rediss://… for TLS, unix:///PATH, or \"\" for none",
-    parse: |url| match url {
-        "" => Ok(None),
-        url => Server::parse(url)
-            .map(Some)
-            .map_err(|_| (!url.contains("://")).then(|| "with the scheme: \"redis://…\"".to_owned())),
+const SERVER: Secret<Option<Server>> = Secret {
+    exact: Parsed {
+        allowed: "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], rediss://… for TLS, unix:///PATH, or \"\" for none",
+        parse: |url| match url {
+            "" => Ok(None),
+            url => Server::parse(url)
+                .map(Some)
+                .map_err(|_| (!url.contains("://")).then(|| "with the scheme: \"redis://…\"".to_owned())),
+        },
+        show: |server| {
+            server
+                .as_ref()
+                .map_or_else(String::new, |server| server.url().to_owned())
+        },
     },
-    show: |server| server.as_ref().map_or_else(String::new, Server::masked),
-});
+    mask: |server| server.as_ref().map_or_else(String::new, Server::masked),
+};
 
 /// The name of a table.
 const KEY: Parsed<String> = Parsed {
