@@ -1,6 +1,8 @@
 //! The commands and their flags: what was typed → what is done → the exit code.
 
+mod health;
 mod report;
+#[cfg(feature = "demo")]
 mod trial;
 
 use std::io::{self, Write};
@@ -11,7 +13,9 @@ use std::thread::available_parallelism;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+#[cfg(feature = "demo")]
 use self::trial::{TrialCommand, TrialFailure};
+use crate::admin::probe::ProbeError;
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::report::ReportError;
@@ -48,6 +52,10 @@ enum Command {
         #[arg(long)]
         print: bool,
     },
+    /// Ask a running daemon whether it lives
+    ///
+    /// For the health check of a container, where nothing else can ask. Exit 0 if the answer is yes, else 1.
+    Health(health::HealthFlags),
     /// The after-action report of one or several audit logs
     ///
     /// Holds every line against its hash chain and names the first that was cut, edited or moved (exit code 1), finds the
@@ -57,6 +65,7 @@ enum Command {
     ///
     /// One line of 64 hexadecimal digits. The file must not be readable by others: umask 077; seawall secret > FILE
     Secret,
+    #[cfg(feature = "demo")]
     #[command(flatten)]
     Trial(TrialCommand),
 }
@@ -91,6 +100,8 @@ enum Failure {
     },
     #[error(transparent)]
     Report(#[from] ReportError),
+    #[error("not healthy: {0}")]
+    NotHealthy(#[from] ProbeError),
     #[error("the chain is broken at {}, line {line}", file.display())]
     ChainBroken { file: PathBuf, line: u64 },
     #[error(transparent)]
@@ -101,6 +112,7 @@ enum Failure {
     Runtime(io::Error),
     #[error("the log can't be started: {0}")]
     Log(#[from] log::LogError),
+    #[cfg(feature = "demo")]
     #[error(transparent)]
     Trial(#[from] TrialFailure),
 }
@@ -127,7 +139,8 @@ impl Failure {
             | Self::Runtime(_) => SYSTEM,
             // A level that the configuration took is one that the log takes.
             Self::Log(_) => BUG,
-            Self::CutShort | Self::ChainBroken { .. } => FAILED,
+            Self::CutShort | Self::NotHealthy(_) | Self::ChainBroken { .. } => FAILED,
+            #[cfg(feature = "demo")]
             Self::Trial(failure) => failure.code(),
         }
     }
@@ -168,8 +181,10 @@ fn run() -> ExitCode {
     let done = match arguments.command {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
+        Command::Health(flags) => health::run(&flags),
         Command::Report(flags) => report::run(&flags),
         Command::Secret => secret(),
+        #[cfg(feature = "demo")]
         Command::Trial(command) => trial::run(command).map_err(Failure::from),
     };
     match done {

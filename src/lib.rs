@@ -37,7 +37,7 @@ pub mod connection;
 pub mod door;
 #[cfg(feature = "daemon")]
 pub mod drain;
-#[cfg(feature = "daemon")]
+#[cfg(feature = "demo")]
 pub mod fleet;
 #[cfg(feature = "daemon")]
 pub mod gate;

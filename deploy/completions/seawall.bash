@@ -25,6 +25,9 @@ _seawall() {
             seawall,demo)
                 cmd="seawall__subcmd__demo"
                 ;;
+            seawall,health)
+                cmd="seawall__subcmd__health"
+                ;;
             seawall,plan)
                 cmd="seawall__subcmd__plan"
                 ;;
@@ -47,7 +50,7 @@ _seawall() {
 
     case "${cmd}" in
         seawall)
-            opts="-h -V --help --version run check report secret demo storm plan certs"
+            opts="-h -V --help --version run check health report secret demo storm plan certs"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -61,7 +64,7 @@ _seawall() {
             return 0
             ;;
         seawall__subcmd__certs)
-            opts="-h --out --name --help"
+            opts="-h --out --name --keep --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -132,6 +135,24 @@ _seawall() {
                     return 0
                     ;;
                 --audit)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        seawall__subcmd__health)
+            opts="-h --timeout --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -28,6 +28,7 @@ complete -c seawall -n "__fish_seawall_needs_command" -s h -l help -d 'Print hel
 complete -c seawall -n "__fish_seawall_needs_command" -s V -l version -d 'Print version'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "run" -d 'Run the daemon'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "check" -d 'Load everything that `run` would and report all mistakes'
+complete -c seawall -n "__fish_seawall_needs_command" -f -a "health" -d 'Ask a running daemon whether it lives'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "report" -d 'The after-action report of one or several audit logs'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "secret" -d 'Print a new ticket secret for `tls.resumption.secret_file`'
 complete -c seawall -n "__fish_seawall_needs_command" -f -a "demo" -d 'Everything in one process with nothing installed: a fleet loses its tower and comes back'
@@ -41,6 +42,8 @@ complete -c seawall -n "__fish_seawall_using_subcommand check" -l config -d 'Con
 complete -c seawall -n "__fish_seawall_using_subcommand check" -l set -d 'Set one key, such as `--set admission.rate=500`; beats environment and file' -r
 complete -c seawall -n "__fish_seawall_using_subcommand check" -l print -d 'Print the effective configuration as TOML, each key with where its value comes from'
 complete -c seawall -n "__fish_seawall_using_subcommand check" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c seawall -n "__fish_seawall_using_subcommand health" -l timeout -d 'How long to wait for the answer' -r
+complete -c seawall -n "__fish_seawall_using_subcommand health" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c seawall -n "__fish_seawall_using_subcommand report" -l html -d 'Write the report as one HTML file with charts as well' -r -F
 complete -c seawall -n "__fish_seawall_using_subcommand report" -l capacity -d 'CONNECTs a second that the brokers can take [default: the admission rates in the logs]' -r
 complete -c seawall -n "__fish_seawall_using_subcommand report" -l json -d 'Print the figures as JSON instead of text'
@@ -142,4 +145,5 @@ complete -c seawall -n "__fish_seawall_using_subcommand plan" -l calibrate -d 'M
 complete -c seawall -n "__fish_seawall_using_subcommand plan" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c seawall -n "__fish_seawall_using_subcommand certs" -l out -d 'Folder for the PEM files; made where it is missing' -r -F
 complete -c seawall -n "__fish_seawall_using_subcommand certs" -l name -d 'DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`' -r
-complete -c seawall -n "__fish_seawall_using_subcommand certs" -s h -l help -d 'Print help'
+complete -c seawall -n "__fish_seawall_using_subcommand certs" -l keep -d 'Leave those that an earlier call has written, whatever their names'
+complete -c seawall -n "__fish_seawall_using_subcommand certs" -s h -l help -d 'Print help (see more with \'--help\')'

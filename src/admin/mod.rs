@@ -7,6 +7,7 @@ mod access;
 mod body;
 mod live;
 mod page;
+pub mod probe;
 mod server;
 mod status;
 

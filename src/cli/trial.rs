@@ -16,7 +16,7 @@ use self::storm::{StormFailure, StormFlags};
 use super::{BUG, CONFIGURATION, FAILED, SYSTEM, USAGE, runtime, start_code};
 use crate::config::Mistakes;
 use crate::fleet::calibrate::CalibrationError;
-use crate::fleet::certificates::{self, Certificates, CertificatesError};
+use crate::fleet::certificates::{self, CertificatesError};
 use crate::fleet::demo::DemoError;
 use crate::fleet::plan::ScenarioError;
 
@@ -44,6 +44,11 @@ pub(super) enum TrialCommand {
         /// DNS name or IP address of the server, besides localhost, 127.0.0.1 and `::1`
         #[arg(long, value_name = "DNS")]
         name: Vec<String>,
+        /// Leave those that an earlier call has written, whatever their names
+        ///
+        /// A client that trusts the CA of yesterday does not find another one today.
+        #[arg(long)]
+        keep: bool,
     },
 }
 
@@ -107,7 +112,7 @@ pub(super) fn run(command: TrialCommand) -> Result<(), TrialFailure> {
         TrialCommand::Demo(flags) => demo::run(flags),
         TrialCommand::Storm(flags) => storm(*flags),
         TrialCommand::Plan(flags) => plan::plan(&flags),
-        TrialCommand::Certs { out, name } => certs(&out, &name),
+        TrialCommand::Certs { out, name, keep } => certs(&out, &name, keep),
     }
 }
 
@@ -120,16 +125,11 @@ fn storm(flags: StormFlags) -> Result<(), TrialFailure> {
     Ok(runtime.block_on(storm::run(flags))?)
 }
 
-fn certs(out: &Path, names: &[String]) -> Result<(), TrialFailure> {
-    let Certificates {
-        ca,
-        server,
-        server_key,
-        client,
-        client_key,
-    } = certificates::write(out, names)?;
+fn certs(out: &Path, names: &[String], keep: bool) -> Result<(), TrialFailure> {
+    let kept = keep.then(|| certificates::find(out)).flatten();
+    let made = kept.map_or_else(|| certificates::write(out, names), Ok)?;
     let mut stdout = io::stdout().lock();
-    for path in [ca, server, server_key, client, client_key] {
+    for path in made.all() {
         // The files are there; whoever closed the pipe knows their names.
         let _ = writeln!(stdout, "{}", path.display());
     }

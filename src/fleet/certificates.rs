@@ -74,13 +74,7 @@ pub enum CertificatesError {
 pub fn write(folder: &Path, names: &[String]) -> Result<Certificates, CertificatesError> {
     let names = subject_names(names)?;
     fs::create_dir_all(folder).map_err(|source| at(folder, source))?;
-    let paths = Certificates {
-        ca: folder.join("ca.pem"),
-        server: folder.join("server.pem"),
-        server_key: folder.join("server.key"),
-        client: folder.join("client.pem"),
-        client_key: folder.join("client.key"),
-    };
+    let paths = Certificates::of(folder);
     refuse_foreign(&paths)?;
 
     let authority = authority()?;
@@ -103,6 +97,39 @@ pub fn write(folder: &Path, names: &[String]) -> Result<Certificates, Certificat
     put(&paths.client, &client.certificate, PUBLIC)?;
     put(&paths.client_key, &client.key, PRIVATE)?;
     Ok(paths)
+}
+
+/// What an earlier call of [`write`] left in `folder`, if all of it is still there.
+pub fn find(folder: &Path) -> Option<Certificates> {
+    let paths = Certificates::of(folder);
+    (paths.are_ours() && paths.all().iter().all(|path| path.exists())).then_some(paths)
+}
+
+impl Certificates {
+    fn of(folder: &Path) -> Self {
+        Self {
+            ca: folder.join("ca.pem"),
+            server: folder.join("server.pem"),
+            server_key: folder.join("server.key"),
+            client: folder.join("client.pem"),
+            client_key: folder.join("client.key"),
+        }
+    }
+
+    /// All paths.
+    pub const fn all(&self) -> [&PathBuf; 5] {
+        [
+            &self.ca,
+            &self.server,
+            &self.server_key,
+            &self.client,
+            &self.client_key,
+        ]
+    }
+
+    fn are_ours(&self) -> bool {
+        fs::read_to_string(&self.ca).is_ok_and(|pem| bears_our_name(&pem))
+    }
 }
 
 const PUBLIC: u32 = 0o644;
@@ -145,16 +172,8 @@ fn looks_like_dns(name: &str) -> bool {
 }
 
 fn refuse_foreign(paths: &Certificates) -> Result<(), CertificatesError> {
-    let ours = fs::read_to_string(&paths.ca).is_ok_and(|pem| bears_our_name(&pem));
-    let all = [
-        &paths.ca,
-        &paths.server,
-        &paths.server_key,
-        &paths.client,
-        &paths.client_key,
-    ];
-    match all.into_iter().find(|path| path.exists()) {
-        Some(path) if !ours => Err(CertificatesError::Foreign { path: path.clone() }),
+    match paths.all().into_iter().find(|path| path.exists()) {
+        Some(path) if !paths.are_ours() => Err(CertificatesError::Foreign { path: path.clone() }),
         _ => Ok(()),
     }
 }
@@ -345,6 +364,19 @@ mod tests {
         let before = fs::read_to_string(&first.ca).unwrap();
         let second = write(folder.path(), &[]).unwrap();
         assert_ne!(before, fs::read_to_string(&second.ca).unwrap());
+    }
+
+    #[test]
+    fn what_an_earlier_call_left_is_found_while_it_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(find(folder.path()), None);
+        let written = write(folder.path(), &[]).unwrap();
+        assert_eq!(find(folder.path()), Some(written.clone()));
+        fs::remove_file(&written.client_key).unwrap();
+        assert_eq!(find(folder.path()), None, "half of them is of no use");
+        write(folder.path(), &[]).unwrap();
+        fs::write(&written.ca, "somebody's").unwrap();
+        assert_eq!(find(folder.path()), None, "of another origin");
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod pool;
 mod resolver;
 mod start;
 pub mod ticket;
+pub mod unverified;
 mod wire;
 
 use std::path::{Path, PathBuf};

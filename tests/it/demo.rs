@@ -86,5 +86,14 @@ fn certificates_are_written_where_they_were_asked_for() {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
         assert!(text.starts_with("-----BEGIN "), "{file}: {text}");
     }
+    let ca = std::fs::read(folder.join("ca.pem")).unwrap();
+    seawall(&["certs", "--keep"], &folder, PATIENCE).expect(0, &["server.key"]);
+    assert_eq!(
+        std::fs::read(folder.join("ca.pem")).unwrap(),
+        ca,
+        "a client that trusts it still does"
+    );
+    seawall(&["certs"], &folder, PATIENCE).expect(0, &["server.key"]);
+    assert_ne!(std::fs::read(folder.join("ca.pem")).unwrap(), ca);
     seawall(&["certs", "--name", "not a name"], &folder, PATIENCE).expect(64, &["not a name"]);
 }

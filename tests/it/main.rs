@@ -33,6 +33,8 @@ mod demo;
 mod descriptors;
 mod drain;
 mod gate;
+mod health;
+mod image;
 mod latency;
 mod live_page;
 mod lockstep;
