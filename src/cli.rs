@@ -15,7 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 #[cfg(feature = "demo")]
 use self::trial::{TrialCommand, TrialFailure};
-use crate::admin::probe::ProbeError;
+use crate::admin::probe::{ProbeError, Target};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::report::ReportError;
@@ -100,8 +100,8 @@ enum Failure {
     },
     #[error(transparent)]
     Report(#[from] ReportError),
-    #[error("not healthy: {0}")]
-    NotHealthy(#[from] ProbeError),
+    #[error("not healthy: {target}: {error}")]
+    NotHealthy { target: Target, error: ProbeError },
     #[error("the chain is broken at {}, line {line}", file.display())]
     ChainBroken { file: PathBuf, line: u64 },
     #[error(transparent)]
@@ -139,7 +139,7 @@ impl Failure {
             | Self::Runtime(_) => SYSTEM,
             // A level that the configuration took is one that the log takes.
             Self::Log(_) => BUG,
-            Self::CutShort | Self::NotHealthy(_) | Self::ChainBroken { .. } => FAILED,
+            Self::CutShort | Self::NotHealthy { .. } | Self::ChainBroken { .. } => FAILED,
             #[cfg(feature = "demo")]
             Self::Trial(failure) => failure.code(),
         }
@@ -181,7 +181,7 @@ fn run() -> ExitCode {
     let done = match arguments.command {
         Command::Run(flags) => serve(flags),
         Command::Check { configuration, print } => check(configuration, print),
-        Command::Health(flags) => health::run(&flags),
+        Command::Health(flags) => health::run(flags),
         Command::Report(flags) => report::run(&flags),
         Command::Secret => secret(),
         #[cfg(feature = "demo")]

@@ -1,5 +1,6 @@
 //! The other end of `/healthz` and `/readyz`: one question, as the health check of a container asks it.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -84,6 +85,19 @@ impl FromStr for Target {
     }
 }
 
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority, self.path())
+    }
+}
+
+impl Target {
+    fn path(&self) -> &str {
+        self.uri.path_and_query().map_or("/", |path| path.as_str())
+    }
+}
+
 /// Asks, and is content with any status of success. A certificate is not verified, as orchestrators do not either when
 /// they probe: nothing secret is sent, and whoever can answer in the daemon's place can also keep it from answering.
 pub async fn probe(target: &Target, patience: Duration) -> Result<(), ProbeError> {
@@ -113,9 +127,8 @@ fn connector() -> io::Result<TlsConnector> {
 
 async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin, target: &Target) -> Result<(), ProbeError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let path = target.uri.path_and_query().map_or("/", |path| path.as_str());
     let mut request = Request::new(String::new());
-    *request.uri_mut() = path.parse().unwrap_or_default();
+    *request.uri_mut() = target.path().parse().unwrap_or_default();
     if let Ok(host) = target.authority.parse() {
         request.headers_mut().insert(HOST, host);
     }
@@ -171,6 +184,7 @@ mod tests {
             assert_eq!(target.authority, authority, "{text}");
             assert_eq!(target.tls.is_some(), tls, "{text}");
             assert_eq!(target.uri.path(), path, "{text}");
+            assert!(!target.to_string().contains("secret"), "{target}");
         }
         for text in [
             "",

@@ -20,7 +20,7 @@ pub(super) struct HealthFlags {
     timeout: Duration,
 }
 
-pub(super) fn run(flags: &HealthFlags) -> Result<(), Failure> {
+pub(super) fn run(flags: HealthFlags) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -28,5 +28,8 @@ pub(super) fn run(flags: &HealthFlags) -> Result<(), Failure> {
     let asked = runtime.block_on(probe(&flags.url, flags.timeout));
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
-    Ok(asked?)
+    asked.map_err(|error| Failure::NotHealthy {
+        target: flags.url,
+        error,
+    })
 }
