@@ -10,6 +10,7 @@ mod inventory;
 pub mod pool;
 mod resolver;
 mod start;
+mod suites;
 pub mod ticket;
 pub mod unverified;
 mod wire;
@@ -18,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustls::crypto::{CryptoProvider, aws_lc_rs};
-use rustls::server::ServerConnection;
+use rustls::crypto::CryptoProvider;
+use rustls::server::{ClientHello, ServerConnection};
 use rustls::{HandshakeKind as RustlsKind, ProtocolVersion, ServerConfig, SupportedProtocolVersion};
 use rustls_pki_types::UnixTime;
 use tokio::net::TcpStream;
@@ -33,6 +34,7 @@ pub use resolver::{BadHostName, HostName};
 use inventory::Inventory;
 use pool::Pool;
 use resolver::Resolver;
+use suites::BothOrders;
 use ticket::{ClientPolicy, NoTickets, Secret, Ticketer, Tickets};
 
 use crate::telemetry::ending::{Handshake, HandshakeFailure, HandshakeKind, Identity, TlsVersion};
@@ -116,8 +118,9 @@ impl Settings {
 /// Ends TLS for clients. Cheap to clone; what is in use is never changed, another one takes its place.
 #[derive(Clone, Debug)]
 pub struct Acceptor {
-    with_alpn: Arc<ServerConfig>,
-    without_alpn: Arc<ServerConfig>,
+    alpn: Arc<[Vec<u8>]>,
+    with_alpn: BothOrders,
+    without_alpn: BothOrders,
     policy: Arc<Policy>,
     inventory: Arc<Inventory>,
     tickets: Option<Arc<Tickets>>,
@@ -146,7 +149,7 @@ impl Acceptor {
     }
 
     fn build(settings: &Settings, held: Option<&Arc<Tickets>>) -> Result<Self, Vec<LoadError>> {
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(suites::provider());
         let now = now();
         let mut inventory = Inventory::default();
         let resolver = inventory.load(settings, &provider, now);
@@ -185,8 +188,9 @@ impl Acceptor {
             .map(|name| name.clone().into_bytes())
             .collect();
         Ok(Self {
-            with_alpn: Arc::new(with_alpn),
-            without_alpn: Arc::new(config),
+            alpn: with_alpn.alpn_protocols.clone().into(),
+            with_alpn: BothOrders::of(with_alpn),
+            without_alpn: BothOrders::of(config),
             policy,
             inventory: Arc::new(inventory),
             tickets,
@@ -208,7 +212,7 @@ impl Acceptor {
             let start = start::start(socket, &begun)
                 .await
                 .map_err(|error| failure::classify(&error))?;
-            let config = self.config_for(start.client_hello().alpn());
+            let config = self.config_for(&start.client_hello());
             let flight = match pool {
                 None => start.into_stream(config),
                 Some(pool) => {
@@ -246,14 +250,15 @@ impl Acceptor {
 
     /// A client that offers none of our protocols is served without agreeing on one: RFC 7301 would have us fail the
     /// handshake, and a device that was flashed with another name would never come back.
-    fn config_for<'a>(&self, offered: Option<impl Iterator<Item = &'a [u8]>>) -> Arc<ServerConfig> {
-        let ours = &self.with_alpn.alpn_protocols;
-        let agreed = offered.is_some_and(|mut names| names.any(|name| ours.iter().any(|our| our == name)));
-        Arc::clone(if agreed {
+    fn config_for(&self, hello: &ClientHello<'_>) -> Arc<ServerConfig> {
+        let ours = |name| self.alpn.iter().any(|our| our == name);
+        let agreed = hello.alpn().is_some_and(|mut names| names.any(ours));
+        let both = if agreed {
             &self.with_alpn
         } else {
             &self.without_alpn
-        })
+        };
+        Arc::clone(both.for_client(hello.cipher_suites()))
     }
 
     /// Whether a ticket that a ClientHello brings is one of ours: see [`Ticketer::opens`].

@@ -7,6 +7,7 @@ use rcgen::{
     KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
 };
 use rustls::client::Resumption;
+use rustls::crypto::aws_lc_rs;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -121,9 +122,18 @@ impl Place {
 
     /// A client that trusts this authority, and shows `certificate` if it has one.
     fn client(&self, version: &'static SupportedProtocolVersion, certificate: Option<&Leaf>) -> ClientConfig {
+        self.client_by(aws_lc_rs::default_provider(), version, certificate)
+    }
+
+    fn client_by(
+        &self,
+        provider: CryptoProvider,
+        version: &'static SupportedProtocolVersion,
+        certificate: Option<&Leaf>,
+    ) -> ClientConfig {
         let mut roots = RootCertStore::empty();
         roots.add(self.authority.der().clone()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider))
             .with_protocol_versions(&[version])
             .unwrap()
             .with_root_certificates(roots);
@@ -855,6 +865,43 @@ async fn records_to_a_client_carry_no_more_than_the_limit() {
                 "{version:?}"
             );
         }
+    }
+}
+
+#[tokio::test]
+async fn our_order_of_suites_counts_but_where_the_client_has_no_instructions_for_aes() {
+    use aws_lc_rs::cipher_suite as suites;
+    let place = Place::new();
+    let acceptor = loaded(&place.settings());
+    let (v1_2, v1_3) = (&rustls::version::TLS12, &rustls::version::TLS13);
+    let (aes_128, aes_256, chacha) = (
+        suites::TLS13_AES_128_GCM_SHA256,
+        suites::TLS13_AES_256_GCM_SHA384,
+        suites::TLS13_CHACHA20_POLY1305_SHA256,
+    );
+    let (old_128, old_256, old_chacha) = (
+        suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+        suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+        suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    );
+    for (version, offered, agreed) in [
+        (v1_3, vec![aes_256, chacha, aes_128], aes_128),
+        (v1_3, vec![chacha, aes_256, aes_128], chacha),
+        (v1_3, vec![aes_256, chacha], aes_256),
+        (v1_3, vec![aes_256], aes_256),
+        (v1_2, vec![old_256, old_128, old_chacha], old_128),
+        (v1_2, vec![old_chacha, old_128], old_chacha),
+        (v1_2, vec![old_256, old_chacha], old_256),
+    ] {
+        let provider = CryptoProvider {
+            cipher_suites: offered.clone(),
+            ..aws_lc_rs::default_provider()
+        };
+        let client = place.client_by(provider, version, None);
+        let established = handshake(&acceptor, client).await.unwrap();
+        let (_, session) = established.stream.get_ref();
+        let got = session.negotiated_cipher_suite().map(|suite| suite.suite());
+        assert_eq!(got, Some(agreed.suite()), "{offered:?}");
     }
 }
 
