@@ -20,6 +20,8 @@ use crate::telemetry::wall_clock;
 pub(super) const GATHER: Duration = Duration::from_millis(50);
 /// Sheds are told once a second, and the head is kept once a second.
 const TICK: Duration = Duration::from_secs(1);
+/// How soon a writer without work sees that it is to end: what a process without clients takes to stop.
+const LOOK: Duration = Duration::from_millis(50);
 /// The head is logged as often, so that what somebody did to all files of the folder still shows.
 const HEAD_LOGGED: Duration = Duration::from_mins(1);
 /// After a failed write. A full disk is not empty again sooner.
@@ -91,7 +93,7 @@ impl Writer {
             if self.failing && !self.try_again() {
                 break;
             }
-            match self.queue.recv_timeout(TICK) {
+            match self.queue.recv_timeout(LOOK) {
                 Ok(record) => {
                     self.gather();
                     self.take(record);
