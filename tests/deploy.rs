@@ -79,6 +79,25 @@ fn every_alert_has_its_runbook_and_a_recording_that_sets_it_off() {
     }
 }
 
+/// What holds for one unit holds for the other: who hardens one and forgets the other finds it here.
+#[test]
+fn the_two_units_differ_in_how_they_are_upgraded_alone() {
+    const OF_TWO_INSTANCES: [&str; 3] = ["RuntimeDirectory", "RuntimeDirectoryPreserve", "Environment"];
+    let settings = |name: &str| {
+        let text = fs::read_to_string(root().join("deploy/systemd").join(name)).unwrap();
+        let lines = text
+            .lines()
+            .filter(|line| line.contains('=') && !line.starts_with('#'));
+        let own = |line: &&str| !OF_TWO_INSTANCES.contains(&line.split('=').next().unwrap());
+        lines
+            .filter(own)
+            .map(|line| line.replace(" (%i)", ""))
+            .collect::<Vec<_>>()
+    };
+    assert!(settings("seawall.service").len() > 30);
+    assert_eq!(settings("seawall.service"), settings("seawall@.service"));
+}
+
 struct Rule {
     alert: Option<String>,
     record: Option<String>,
