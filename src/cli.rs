@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 #[cfg(feature = "demo")]
 use self::trial::{TrialCommand, TrialFailure};
+use crate::admin::Access;
 use crate::admin::probe::{ProbeError, Target};
 use crate::app::{self, Ended, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
@@ -234,10 +235,14 @@ fn warn(config: &Config) {
     if let Some(warning) = config.admin.warning() {
         let _ = writeln!(io::stderr().lock(), "warning: {warning}");
     }
-    let Ok(acceptor) = Acceptor::load(&config.tls) else {
-        return;
-    };
-    for warning in acceptor.warnings() {
+    // What can't be loaded is a mistake, and was reported.
+    let acceptor = Acceptor::load(&config.tls).ok();
+    let access = Access::load(&config.admin.guard).ok();
+    let of_tls = acceptor
+        .iter()
+        .flat_map(Acceptor::warnings)
+        .map(ToString::to_string);
+    for warning in of_tls.chain(access.iter().flat_map(Access::warnings)) {
         // Whoever closed stderr does not want to know.
         let _ = writeln!(io::stderr().lock(), "warning: {warning}");
     }

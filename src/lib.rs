@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`reconnect`], [`chart`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`secret_file`], [`reconnect`], [`chart`] |
 //! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`], [`budget`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`], [`report`] |
@@ -55,6 +55,8 @@ pub mod refusal;
 pub mod relay;
 #[cfg(feature = "daemon")]
 pub mod report;
+#[cfg(feature = "daemon")]
+pub mod secret_file;
 #[cfg(feature = "daemon")]
 pub mod socket;
 #[cfg(feature = "daemon")]

@@ -11,6 +11,7 @@
 )]
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -232,8 +233,15 @@ impl Shell {
     fn write(&self, name: &str, text: &str) -> &Self {
         let path = self.folder.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
+        fs::write(&path, text).unwrap();
+        if path.extension().is_some_and(|extension| extension == "key") {
+            self.permit(name, 0o640);
+        }
         self
+    }
+
+    fn permit(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
     /// A certificate, its key, and the flags that name them and a broker.
@@ -415,6 +423,30 @@ fn check_warns_of_what_is_no_mistake() {
     assert!(ran.out.starts_with("no mistakes"), "{ran:?}");
     let expected = "warning: tls.certificate: the certificate in server.pem expired on ";
     assert!(ran.err.starts_with(expected), "{ran:?}");
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+
+    shell.permit("server.key", 0o644);
+    let [certificate, private_key] = [
+        "admin.tls.certificate=server.pem",
+        "admin.tls.private_key=server.key",
+    ];
+    let ran = shell.run(&[
+        "check",
+        "--config",
+        "seawall.toml",
+        "--set",
+        certificate,
+        "--set",
+        private_key,
+    ]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    for table in ["tls", "admin.tls"] {
+        let expected = format!(
+            "warning: {table}.private_key: server.key can be read by others (mode 644); chmod 640 it"
+        );
+        assert!(ran.err.lines().any(|line| line.starts_with(&expected)), "{ran:?}");
+    }
+    assert_eq!(ran.err.lines().count(), 4, "{ran:?}");
 }
 
 #[test]

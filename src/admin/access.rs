@@ -1,18 +1,13 @@
 //! Who may look: a bearer token, TLS, or whoever reaches the address.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Digest, SHA256, digest};
 
+use crate::secret_file::{self, SecretFileError};
 use crate::tls::{self, Acceptor, ClientAuth, LoadError, MinVersion};
-
-/// Largest token file in bytes: a handful of tokens.
-const LARGEST: u64 = 4096;
 
 /// Shortest token in characters: 16 of base64 are 96 bits.
 const SHORTEST: usize = 16;
@@ -42,22 +37,9 @@ struct Tokens(Vec<Digest>);
 /// A file can't be used: the operator's to mend (exit 78).
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// The token file can't be read.
-    #[error("admin.token_file: can't read {}: {error}", path.display())]
-    Unreadable {
-        /// Which.
-        path: PathBuf,
-        /// The system's word.
-        error: io::Error,
-    },
-    /// Anybody on the machine has the token.
-    #[error("admin.token_file: {} can be read by others (mode {mode:03o}); chmod 640 it", path.display())]
-    Exposed {
-        /// Which.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// The token file can't be read, or others can.
+    #[error("admin.token_file: {0}")]
+    File(#[from] SecretFileError),
     /// There is no token in it that is worth the name.
     #[error(
         "admin.token_file: {} {found}, allowed: one token a line, each of {SHORTEST} printable characters or more \
@@ -79,9 +61,7 @@ impl AccessError {
     /// The configuration key that is concerned.
     pub fn key(&self) -> String {
         match self {
-            Self::Unreadable { .. } | Self::Exposed { .. } | Self::NoToken { .. } => {
-                "admin.token_file".to_owned()
-            }
+            Self::File(_) | Self::NoToken { .. } => "admin.token_file".to_owned(),
             Self::Tls(error) => format!("admin.{}", error.key()),
         }
     }
@@ -123,6 +103,12 @@ impl Access {
         self.tls.as_ref()
     }
 
+    /// What an operator should know of the files of `admin.tls`, each with its key.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        let warnings = self.tls.iter().flat_map(Acceptor::warnings);
+        warnings.map(|warning| format!("admin.{warning}"))
+    }
+
     /// Whether a request with this `Authorization` header may see what the token guards.
     pub fn admits(&self, authorization: Option<&[u8]>) -> bool {
         let Some(tokens) = &self.tokens else {
@@ -153,27 +139,11 @@ fn acceptor(chain: &Path, key: &Path) -> Result<Acceptor, Vec<LoadError>> {
 
 impl Tokens {
     fn read(path: &Path) -> Result<Self, AccessError> {
-        let unreadable = |error| AccessError::Unreadable {
-            path: path.to_path_buf(),
-            error,
-        };
-        let file = File::open(path).map_err(unreadable)?;
-        let mode = file.metadata().map_err(unreadable)?.mode() & 0o777;
-        if mode & 0o007 != 0 {
-            let path = path.to_path_buf();
-            return Err(AccessError::Exposed { path, mode });
-        }
-        let mut text = Vec::new();
-        file.take(LARGEST + 1)
-            .read_to_end(&mut text)
-            .map_err(unreadable)?;
+        let text = secret_file::read(path)?;
         let wrong = |found| AccessError::NoToken {
             path: path.to_path_buf(),
             found,
         };
-        if text.len() as u64 > LARGEST {
-            return Err(wrong("has more than 4 KiB"));
-        }
         let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
         let tokens: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
         if tokens.is_empty() {

@@ -17,7 +17,7 @@ use super::service::Service;
 use crate::admin::{Access, AccessError};
 use crate::config::{self, Config, Difference, Mistakes, Reloaded, Sources};
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
-use crate::telemetry::metrics::{Metrics, Reload};
+use crate::telemetry::metrics::Reload;
 use crate::telemetry::{log, wall_clock};
 use crate::tls::{Acceptor, Fingerprint, LoadError};
 use crate::upstream::TooManyBrokers;
@@ -98,7 +98,7 @@ impl Reloader {
     /// For a daemon that runs by `config`, whose files were `seen` before they were loaded: what has changed in between
     /// is read once more.
     pub(super) fn new(parts: Arc<Parts>, config: Config, seen: Seen, acceptor: Acceptor) -> Self {
-        show(&acceptor, &parts.metrics);
+        show(&acceptor, &parts);
         Self {
             parts,
             sources: Sources::default(),
@@ -275,7 +275,7 @@ impl Reloader {
         self.acceptor = prepared.acceptor.clone();
         let before = std::mem::replace(&mut self.config, prepared.config.clone());
         let audit = self.parts.take(prepared);
-        show(&self.acceptor, &self.parts.metrics);
+        show(&self.acceptor, &self.parts);
         if before.log != self.config.log
             && let Some(log) = &self.log
             && let Err(error) = log.reconfigure(&self.config.log)
@@ -307,7 +307,7 @@ impl Reloader {
                 self.parts.house.replace_tls(&acceptor);
                 self.parts.access.store(Arc::new(access));
                 tracing::info!(why = WHY, "certificates are reloaded");
-                show(&acceptor, &self.parts.metrics);
+                show(&acceptor, &self.parts);
                 self.acceptor = acceptor;
                 self.tell(Reload::Done, "certificates", WHY, Map::new());
             }
@@ -355,12 +355,16 @@ impl Reloader {
 }
 
 /// Where the metrics and the log say what is in effect.
-fn show(acceptor: &Acceptor, metrics: &Metrics) {
+fn show(acceptor: &Acceptor, parts: &Parts) {
+    let metrics = &parts.metrics;
     let certificates = acceptor.certificates().iter();
     metrics.certificates(certificates.map(|(name, expires)| (name.as_str(), *expires)));
     let lists = acceptor.revocation_lists().iter();
     metrics.revocation_lists(lists.map(|list| (list.name.as_str(), list.expires)));
     for warning in acceptor.warnings() {
+        tracing::warn!("{warning}");
+    }
+    for warning in parts.access.load().warnings() {
         tracing::warn!("{warning}");
     }
 }

@@ -4,6 +4,7 @@ use super::Config;
 use super::reader::Reader;
 use crate::admin::{Access, AccessError};
 use crate::budget;
+use crate::secret_file::SecretFileError;
 use crate::tls::{Acceptor, LoadError};
 
 /// Reports every file that can't be loaded.
@@ -17,7 +18,7 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
     for error in Access::load(&config.admin.guard).err().unwrap_or_default() {
         let missing = match &error {
             AccessError::Tls(error) => is_missing(error),
-            error => matches!(error, AccessError::Unreadable { .. }),
+            error => matches!(error, AccessError::File(SecretFileError::Unreadable { .. })),
         };
         report(reader, &error.key(), &error.to_string(), missing);
     }

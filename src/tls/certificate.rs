@@ -1,5 +1,7 @@
 //! Certificate chain and private key from PEM files.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use x509_parser::certificate::{Validity, X509Certificate};
 use x509_parser::parse_x509_certificate;
 
 use super::files::{LoadError, Warning, read, wrong};
+use crate::secret_file::{self, Exposure};
 
 /// Where a chain and its key are written.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +74,10 @@ pub(super) fn load(
             private_key: pair.private_key.to_path_buf(),
         }]);
     };
+    warnings.extend(exposed(pair.private_key).map(|exposure| Warning {
+        key: key_name,
+        text: format!("{} {exposure}", pair.private_key.display()),
+    }));
     let order = order(&parsed, leaf);
     let mut warn = |text: String| {
         warnings.push(Warning {
@@ -111,6 +118,12 @@ pub(super) fn load(
         key: Arc::new(CertifiedKey::new(ordered, key)),
         expires,
     })
+}
+
+/// A warning and no mistake: it has served for years in many a place, and to refuse it would end the service.
+fn exposed(private_key: &Path) -> Option<Exposure> {
+    let metadata = fs::metadata(private_key).ok()?;
+    secret_file::exposure(metadata.mode())
 }
 
 const CHAIN: &str = "PEM with one or more CERTIFICATE sections, the server's own and those above it";

@@ -1,5 +1,6 @@
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use rcgen::{
@@ -99,6 +100,7 @@ impl Place {
     fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
         fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         path
     }
 
@@ -350,6 +352,29 @@ fn what_is_wrong_with_certificate_or_key_is_said_with_its_file() {
         !errors.concat().contains("MII"),
         "what is in a file is not for the log"
     );
+}
+
+#[test]
+fn a_private_key_that_others_can_read_is_a_warning() {
+    let place = Place::new();
+    let settings = place.settings();
+    for (mode, words) in [
+        (0o600, ""),
+        (0o640, ""),
+        (0o644, "(mode 644)"),
+        (0o660, "(mode 660)"),
+    ] {
+        fs::set_permissions(&settings.private_key, fs::Permissions::from_mode(mode)).unwrap();
+        let acceptor = loaded(&settings);
+        let warnings: Vec<String> = acceptor.warnings().iter().map(ToString::to_string).collect();
+        assert_eq!(
+            warnings.len(),
+            usize::from(!words.is_empty()),
+            "{mode:o}: {warnings:?}"
+        );
+        let named = |warning: &String| warning.starts_with("tls.private_key: ") && warning.contains(words);
+        assert!(warnings.iter().all(named), "{mode:o}: {warnings:?}");
+    }
 }
 
 #[test]

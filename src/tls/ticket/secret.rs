@@ -1,21 +1,16 @@
 //! The secret that all ticket keys come from, and its file.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::rand;
 
 use super::key::{self, Id};
+use crate::secret_file::{self, SecretFileError};
 
 /// Fewest random bytes: as many as the keys have that are derived from them.
 const LEAST: usize = 32;
-
-/// Largest file: what is longer was not meant to be a secret.
-const LARGEST: u64 = 4096;
 
 /// Fewest different bytes. 64 random hexadecimal digits have fewer than this once in 10^18 files; a file of zeros has one.
 const LEAST_VARIETY: usize = 8;
@@ -35,34 +30,9 @@ impl fmt::Debug for Secret {
 /// A secret file that can't be used: the operator's to mend. Never carries its content.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// It can't be read.
-    #[error("can't read {}: {error}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        error: io::Error,
-    },
-    /// It is a folder, a device or a pipe: that would be another secret each time.
-    #[error("{} is no regular file", path.display())]
-    NotAFile {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Others than its owner may read it.
-    #[error("{} can be read by others (mode {mode:03o}); chmod 600 it, and make a new one where others had access", path.display())]
-    Exposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// It is longer than any secret.
-    #[error("{} is longer than {LARGEST} bytes; seawall secret prints one", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
+    /// It can't be read, or others can.
+    #[error(transparent)]
+    File(#[from] SecretFileError),
     /// It holds fewer than 32 bytes.
     #[error("{} holds {found} bytes, and 32 random ones are the least; seawall secret prints them", path.display())]
     TooShort {
@@ -89,38 +59,8 @@ enum Unfit {
 impl Secret {
     /// The secret in a file: 32 random bytes or more, raw, in hexadecimal or in base64. Blanks and line ends around text don't
     /// count, so that an editor changes nothing.
-    ///
-    /// Refused when others can read it, by the rule of `PostgreSQL` for its keys: a file of our own is for the owner alone; one
-    /// that belongs to root may be given to us through its group, which is how orchestrators mount secrets.
     pub fn read(path: &Path) -> Result<Self, SecretError> {
-        let unreadable = |error| SecretError::Unreadable {
-            path: path.to_path_buf(),
-            error,
-        };
-        // Asked before it is opened: opening a pipe would wait for its other end.
-        if !fs::metadata(path).map_err(unreadable)?.is_file() {
-            return Err(SecretError::NotAFile {
-                path: path.to_path_buf(),
-            });
-        }
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        let process = rustix::process::geteuid().as_raw();
-        if is_exposed(metadata.mode(), metadata.uid(), process) {
-            return Err(SecretError::Exposed {
-                path: path.to_path_buf(),
-                mode: metadata.mode() & 0o777,
-            });
-        }
-        let mut content = Vec::new();
-        file.take(LARGEST + 1)
-            .read_to_end(&mut content)
-            .map_err(unreadable)?;
-        if content.len() as u64 > LARGEST {
-            return Err(SecretError::TooLong {
-                path: path.to_path_buf(),
-            });
-        }
+        let content = secret_file::read(path)?;
         match material(content) {
             Ok(material) => Ok(Self::new(&material)),
             Err(Unfit::TooShort(found)) => Err(SecretError::TooShort {
@@ -170,13 +110,6 @@ fn random() -> Result<[u8; LEAST], NoRandomness> {
     Ok(bytes)
 }
 
-const fn is_exposed(mode: u32, owner: u32, process: u32) -> bool {
-    const ROOT: u32 = 0;
-    let by_group = owner == ROOT && process != ROOT;
-    let allowed = if by_group { 0o740 } else { 0o700 };
-    mode & 0o777 & !allowed != 0
-}
-
 /// What of a file's content the keys are derived from.
 fn material(mut content: Vec<u8>) -> Result<Vec<u8>, Unfit> {
     let is_text = content
@@ -218,6 +151,7 @@ fn encoded_length(text: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -263,38 +197,11 @@ mod tests {
     }
 
     #[test]
-    fn who_may_read_it() {
-        const ROOT: u32 = 0;
-        const US: u32 = 1000;
-        for (mode, owner, process, exposed) in [
-            (0o100_600, US, US, false),
-            (0o100_400, US, US, false),
-            (0o100_640, US, US, true),
-            (0o100_604, US, US, true),
-            (0o100_620, US, US, true),
-            (0o100_600, ROOT, ROOT, false),
-            (0o100_640, ROOT, ROOT, true),
-            (0o100_440, ROOT, US, false),
-            (0o100_640, ROOT, US, false),
-            (0o100_660, ROOT, US, true),
-            (0o100_444, ROOT, US, true),
-        ] {
-            assert_eq!(
-                is_exposed(mode, owner, process),
-                exposed,
-                "{mode:o} of {owner} by {process}"
-            );
-        }
-    }
-
-    #[test]
     fn files_that_are_refused_say_why() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         let said = |path: &Path| Secret::read(path).unwrap_err().to_string();
         assert!(said(&path).contains("can't read"), "{}", said(&path));
-        assert!(said(folder.path()).contains("no regular file"));
-        assert!(said(Path::new("/dev/urandom")).contains("no regular file"));
 
         fs::write(&path, generate().unwrap()).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
@@ -304,8 +211,8 @@ mod tests {
 
         fs::write(&path, "0123456789abcdef").unwrap();
         assert!(said(&path).contains("holds 8 bytes"), "{}", said(&path));
-        fs::write(&path, [7; 5000]).unwrap();
-        assert!(said(&path).contains("longer"), "{}", said(&path));
+        fs::write(&path, [0; 64]).unwrap();
+        assert!(said(&path).contains("does not look random"), "{}", said(&path));
     }
 
     #[test]

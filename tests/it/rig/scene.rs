@@ -1,6 +1,7 @@
 //! A folder of its own for each scenario, and the right to measure on a quiet machine.
 
 use super::certificates::certificates;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -60,6 +61,10 @@ impl Scene {
     pub fn write(&self, name: &str, content: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).unwrap();
+        // As an operator has it: the daemon warns of a key that others can read.
+        if path.extension().is_some_and(|extension| extension == "key") {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+        }
         path
     }
 }
