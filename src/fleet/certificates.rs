@@ -99,7 +99,7 @@ pub fn write(folder: &Path, names: &[String]) -> Result<Certificates, Certificat
     Ok(paths)
 }
 
-/// What an earlier call of [`write`] left in `folder`, if all of it is still there.
+/// What an earlier call of [`write()`] left in `folder`, if all of it is still there.
 pub fn find(folder: &Path) -> Option<Certificates> {
     let paths = Certificates::of(folder);
     (paths.are_ours() && paths.all().iter().all(|path| path.exists())).then_some(paths)
