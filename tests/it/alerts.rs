@@ -5,13 +5,11 @@
 mod recording;
 
 use self::recording::{Expected, Recording};
+use crate::rig::certificates::authority_with_list;
 use crate::rig::daemon::{binary, configuration};
 use crate::rig::stub::nobody;
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, long};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa, KeyIdMethod,
-    KeyPair, KeyUsagePurpose, SerialNumber,
-};
+use crate::rig::{Connect, Daemon, Device, Redis, Scene, Stub, long};
+use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::net::SocketAddr;
@@ -53,6 +51,7 @@ async fn each_alert_is_set_off_by_what_it_names() {
         no_port(&scene, &folder),
         audit(&scene, &folder),
         replicas(&scene, &folder),
+        shared_budget(&scene, &folder),
     );
     let tests = std::fs::read_dir(folder.join("tests")).unwrap();
     let tried = Command::new("promtool")
@@ -211,7 +210,7 @@ async fn certificates(scene: &Scene, folder: &Path) {
     let now = OffsetDateTime::now_utc();
     let hours = time::Duration::hours;
     for (name, ends) in [("soon", now + hours(2)), ("past", now - hours(24))] {
-        authority(scene, name, ends);
+        authority_with_list(scene, name, ends);
     }
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -374,6 +373,30 @@ async fn replicas(scene: &Scene, folder: &Path) {
     );
 }
 
+/// The server of the shared budget dies and is started anew, empty.
+async fn shared_budget(scene: &Scene, folder: &Path) {
+    let broker = Stub::content().await;
+    let redis = Redis::start(scene, &[]);
+    let (store, url) = (redis.address(), format!("\"redis://{}\"", redis.address()));
+    let settings = [("shared_budget.redis", url.as_str())];
+    let daemon = Daemon::start_as("shared-budget", scene, broker.address(), &settings);
+    let recording = Recording::start(&[("shared-budget", daemon.admin())]);
+    recording.until(BEGIN + 1).await;
+    drop(redis);
+    recording.until(116).await;
+    let _redis = Redis::again(scene, store);
+    recording.until(140).await;
+    recording.finish(
+        folder,
+        "shared-budget",
+        &[
+            Expected::nothing(BEGIN),
+            Expected::at(115, &["SeawallSharedBudgetStale"]),
+            Expected::nothing(135),
+        ],
+    );
+}
+
 /// Devices that come again and again; who gets in stays for ever, or for `stay`.
 fn fleet(
     daemon: &Daemon,
@@ -421,26 +444,4 @@ async fn trust_nobody(address: SocketAddr) {
         let name = ServerName::try_from("localhost").unwrap();
         let _ = TlsConnector::from(Arc::new(settings)).connect(name, tcp).await;
     }
-}
-
-/// Writes `NAME.pem`, an authority, and `NAME.crl`, its list that holds until `ends`.
-fn authority(scene: &Scene, name: &str, ends: OffsetDateTime) {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.distinguished_name.push(rcgen::DnType::CommonName, name);
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-    let list = CertificateRevocationListParams {
-        this_update: ends - time::Duration::days(30),
-        next_update: ends,
-        crl_number: SerialNumber::from(1),
-        issuing_distribution_point: None,
-        revoked_certs: Vec::new(),
-        key_identifier_method: KeyIdMethod::Sha256,
-    };
-    scene.write(&format!("{name}.pem"), &authority.pem());
-    scene.write(
-        &format!("{name}.crl"),
-        &list.signed_by(&authority).unwrap().pem().unwrap(),
-    );
 }

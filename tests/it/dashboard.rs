@@ -1,5 +1,6 @@
 //! The dashboard and the rules in a real Prometheus that scrapes a real storm.
 
+use crate::rig::certificates::authority_with_list;
 use crate::rig::crowd::tablets_and_meters;
 use crate::rig::process::Process;
 use crate::rig::{Daemon, Scene, Stub, eventually, http, report};
@@ -8,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use time::OffsetDateTime;
 
 /// What Grafana would put in: everything, and a rate over more than four scrapes.
 const VARIABLES: [(&str, &str); 3] = [("$instance", ".*"), ("$lane", ".*"), ("$__rate_interval", "15s")];
@@ -23,6 +25,13 @@ async fn no_panel_is_empty_in_a_storm() {
     })
     .await;
     let audit = format!("{:?}", scene.text_path("audit.jsonl"));
+    authority_with_list(
+        &scene,
+        "fleet",
+        OffsetDateTime::now_utc() + time::Duration::hours(2),
+    );
+    let (fleet, list) = (scene.text_path("fleet.pem"), scene.text_path("fleet.crl"));
+    let (fleet, list) = (format!("{fleet:?}"), format!("[{list:?}]"));
     let daemon = Daemon::start(
         &scene,
         broker.address(),
@@ -37,6 +46,9 @@ async fn no_panel_is_empty_in_a_storm() {
             ("handshake.full_rate", "40"),
             ("handshake.full_burst", "40"),
             ("audit.path", &audit),
+            ("tls.client_auth", "\"optional\""),
+            ("tls.client_ca", &fleet),
+            ("tls.client_crl", &list),
         ],
     );
     let prometheus = Prometheus::start(&scene, &daemon).await;

@@ -1,10 +1,13 @@
 //! A throw-away certificate authority and server certificates for `localhost`.
 
+use super::Scene;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SignatureAlgorithm,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, DnType, IsCa,
+    KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, SerialNumber,
+    SignatureAlgorithm,
 };
 use std::sync::OnceLock;
+use time::OffsetDateTime;
 
 /// One authority, two servers.
 pub struct Certificates {
@@ -25,14 +28,26 @@ pub fn certificates() -> &'static Certificates {
     ONCE.get_or_init(make)
 }
 
+/// Writes `NAME.pem`, an authority, and `NAME.crl`, its list that holds until `ends`.
+pub fn authority_with_list(scene: &Scene, name: &str, ends: OffsetDateTime) {
+    let authority = authority(name);
+    let list = CertificateRevocationListParams {
+        this_update: ends - time::Duration::days(30),
+        next_update: ends,
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: Vec::new(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    scene.write(&format!("{name}.pem"), &authority.pem());
+    scene.write(
+        &format!("{name}.crl"),
+        &list.signed_by(&authority).unwrap().pem().unwrap(),
+    );
+}
+
 fn make() -> Certificates {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params
-        .distinguished_name
-        .push(DnType::CommonName, "Throw-away authority");
-    let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let authority = authority("Throw-away authority");
     Certificates {
         ecdsa: server(&authority, &PKCS_ECDSA_P256_SHA256),
         rsa: server(&authority, &PKCS_RSA_SHA256),
@@ -50,4 +65,12 @@ fn server(authority: &CertifiedIssuer<'_, KeyPair>, algorithm: &'static Signatur
         chain: certificate.pem(),
         key: key.serialize_pem(),
     }
+}
+
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
