@@ -2,9 +2,10 @@
 
 use crate::rig::device::{hex, read_packet};
 use crate::rig::packet::{self, connack_v5};
-use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, within};
+use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, eventually, http, within};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 /// Everything that a CONNECT can have, and a SUBSCRIBE behind it.
 fn rich(level: u8) -> Vec<u8> {
@@ -361,4 +362,53 @@ async fn auth_rounds_have_an_end() {
     assert_eq!(device.rest(PATIENCE).await.1, End::Clean);
     broker.visit(0).await.end().await;
     daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
+}
+
+#[tokio::test]
+async fn every_leg_may_be_ipv6() {
+    let scene = Scene::new();
+    let broker = Stub::start_at("[::1]:0".parse().unwrap(), |mut link| async move {
+        link.accept().await;
+        link.echo().await;
+    })
+    .await;
+    let audit = format!("{:?}", scene.text_path("audit.jsonl"));
+    let settings = [
+        ("listen.addresses", r#"["[::1]:0"]"#),
+        ("admin.address", r#""[::1]:0""#),
+        ("audit.path", audit.as_str()),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    assert!(
+        daemon.address().is_ipv6() && daemon.admin().is_ipv6(),
+        "{}",
+        daemon.stdout()
+    );
+    // Loopback is no place that others reach.
+    assert!(!daemon.stderr().contains("WARN"), "{}", daemon.stderr());
+    let tcp = TcpStream::connect(daemon.address()).await.unwrap();
+    let own = tcp.local_addr().unwrap();
+    let mut device = Device::over(tcp).await.unwrap();
+    device.send(&Connect::v5("six").bytes()).await;
+    device.expect_packet(&packet::accepted(5)).await;
+    device.send(&packet::PINGREQ).await;
+    device.expect_packet(&packet::PINGREQ).await;
+    device.close().await;
+
+    let server = broker.address().to_string();
+    let metrics = daemon.counts("seawall_closed_total", &[], 1.0).await;
+    let codes = [("server", server.as_str()), ("code", "0")];
+    assert_eq!(
+        metrics.sum("seawall_broker_connacks_total", &codes),
+        1.0,
+        "{metrics}"
+    );
+    assert_eq!(http::get(daemon.admin(), "/readyz").await.status, 200);
+    let status = http::get(daemon.admin(), "/status").await.body;
+    assert!(status.contains(&server), "{status}");
+    let source = format!(r#""source":"{own}""#);
+    eventually("the audit's line", || {
+        std::fs::read_to_string(scene.path("audit.jsonl")).is_ok_and(|audit| audit.contains(&source))
+    })
+    .await;
 }

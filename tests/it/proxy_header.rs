@@ -303,6 +303,36 @@ async fn limits_by_source_are_for_whom_the_balancer_names_and_not_for_the_balanc
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_64_of_ipv6_is_one_source() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let settings = [
+        ("listen.addresses", r#"["[::1]:0"]"#),
+        ("listen.proxy_protocol", r#""required""#),
+        ("listen.trusted_proxies", r#"["::1/128"]"#),
+        ("admission.per_source.max_connections", "2"),
+    ];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let line = |source: &str| format!("PROXY TCP6 {source} 2001:db8:f::1 4711 8883\r\n").into_bytes();
+    // 2001:db8:0:1::b to 2001:db8:f::1.
+    let mut addresses = [0; 36];
+    addresses[..8].copy_from_slice(&[0x20, 0x01, 0x0D, 0xB8, 0, 0, 0, 1]);
+    addresses[15] = 0x0B;
+    addresses[16..22].copy_from_slice(&[0x20, 0x01, 0x0D, 0xB8, 0, 0x0F]);
+    addresses[31..].copy_from_slice(&[1, 0x12, 0x67, 0x22, 0xB3]);
+    let _first = behind(&line("2001:db8:0:1::a"), &daemon, 1).await;
+    let _second = behind(&binary(0x21, 0x21, &[&addresses]), &daemon, 1).await;
+    let mut third = TcpStream::connect(daemon.address()).await.unwrap();
+    third.write_all(&line("2001:db8:0:1:ffff::c")).await.unwrap();
+    assert!(within(PATIENCE, "a reset", third.read(&mut [0])).await.is_err());
+    shed(&daemon, "source-connections", 1.0).await;
+    let mut neighbour = behind(&line("2001:db8:0:2::a"), &daemon, 1).await;
+    neighbour.send(&Connect::v311("neighbour").bytes()).await;
+    neighbour.expect_packet(&connack_v3(0)).await;
+    shed(&daemon, "source-connections", 1.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_stranger_on_an_optional_listener_counts_before_his_first_byte() {
     let scene = Scene::new();
     let broker = Stub::content().await;

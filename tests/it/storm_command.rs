@@ -247,6 +247,134 @@ fn limit_descriptors(command: &mut Command, most: u64) {
     *command = limited;
 }
 
+/// Certificates as an operator makes them for a trial, in the scene's folder `trial`.
+fn trial_certificates(scene: &Scene) -> impl Fn(&str) -> String {
+    let folder = scene.text_path("trial");
+    run(
+        "seawall",
+        Command::new(binary()).args(["certs", "--out", &folder]),
+        PATIENCE,
+    )
+    .expect(0, &["client.key"]);
+    move |name| format!("{folder}/{name}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_with_a_certificate_storms_a_daemon_that_asks_for_one() {
+    let scene = Scene::new();
+    let broker = Mosquitto::start(&scene);
+    let file = trial_certificates(&scene);
+    let quoted = |name: &str| format!("{:?}", file(name));
+    let settings = [
+        ("tls.certificate", quoted("server.pem")),
+        ("tls.private_key", quoted("server.key")),
+        ("tls.client_auth", "\"required\"".to_owned()),
+        ("tls.client_ca", quoted("ca.pem")),
+        ("admission.rate", "40".to_owned()),
+        ("admission.burst", "10".to_owned()),
+        ("admission.max_wait", "\"0s\"".to_owned()),
+    ];
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(key, value)| (*key, value.as_str()))
+        .collect();
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let (ca, certificate, key) = (file("ca.pem"), file("client.pem"), file("client.key"));
+    let with = ["--ca", &ca, "--cert", &certificate, "--key", &key];
+    let cold = [
+        "--devices",
+        "40",
+        "--pattern",
+        "cold",
+        "--spread",
+        "0s",
+        "--patience",
+        "30s",
+    ];
+    let storming = |arguments: &[&str]| {
+        let mut command = storm(&scene, daemon.address(), arguments);
+        tokio::task::spawn_blocking(move || run("seawall", &mut command, WHOLE_STORM))
+    };
+    let came = storming(&[&with[..], &cold, &["--pairs", "2"]].concat())
+        .await
+        .unwrap();
+    came.expect(0, &["40 of 40 devices"]);
+    let report = json(&scene);
+    adds_up(&report["storm"]);
+    let bystanders = |field: &str| number(&report, &format!("/bystanders/messages/{field}"));
+    assert_eq!(bystanders("sent"), bystanders("received"));
+    // Refused devices come back with their tickets, and are known by them.
+    assert!(number(&report, "/storm/handshakes/resumed") > 0.0, "{report:#}");
+    let failures = "seawall_handshake_failures_total";
+    let metrics = daemon.metrics().await;
+    assert_eq!(metrics.sum(failures, &[]), 0.0, "{metrics}");
+
+    let nobody = [
+        "--devices",
+        "5",
+        "--pairs",
+        "0",
+        "--pattern",
+        "restart",
+        "--fill-limit",
+        "1s",
+    ];
+    let refused = storming(&[&with[..2], &nobody].concat()).await.unwrap();
+    refused.expect(1, &["only 0 of 5 devices"]);
+    let missing = [("cause", "client-certificate-missing")];
+    let metrics = daemon
+        .metrics_until("a device without a certificate", |metrics| {
+            metrics.sum(failures, &missing) >= 5.0
+        })
+        .await;
+    assert_eq!(
+        metrics.sum(failures, &[]),
+        metrics.sum(failures, &missing),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn a_broker_that_a_command_restarts_gets_its_fleet_back() {
+    let scene = Scene::new();
+    let (broker, restart) = Mosquitto::supervised(&scene);
+    let arguments = ["--tls", "none", "--devices", "40", "--pattern", "restart"];
+    let by = |command: &str| {
+        let command = ["--restart-command", command, "--pairs", "2"];
+        finished(&scene, broker.address(), &[&arguments[..], &command].concat())
+    };
+    by(&restart).expect(0, &["40 of 40 devices", &restart]);
+    assert_eq!(
+        broker.stderr().matches(" running").count(),
+        2,
+        "{}",
+        broker.stderr()
+    );
+    let report = json(&scene);
+    assert_eq!(
+        (number(&report, "/hit"), number(&report, "/back/devices")),
+        (40.0, 40.0)
+    );
+    assert_eq!(report["returns"].as_array().unwrap().len(), 40);
+    assert_eq!(number(&report, "/before/dropped"), 0.0);
+    assert_eq!(number(&report, "/storm/dropped"), 40.0);
+    assert!(
+        report.get("command_failed").is_none_or(Value::is_null),
+        "{report:#}"
+    );
+    adds_up(&report["storm"]);
+
+    // Nothing is restarted, and nobody has to come back.
+    let failed = by("exit 3");
+    failed.expect(0, &["exit status: 3"]);
+    let report = json(&scene);
+    assert_eq!(number(&report, "/hit"), 0.0);
+    assert!(
+        report["command_failed"].as_str().unwrap().contains("exit 3"),
+        "{report:#}"
+    );
+}
+
 #[test]
 fn a_fleet_that_may_not_log_in_is_no_storm() {
     let scene = Scene::new();

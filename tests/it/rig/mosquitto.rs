@@ -40,8 +40,19 @@ impl Mosquitto {
         )
     }
 
+    /// Under a supervisor that starts it again once, as systemd would; and the command that restarts it.
+    pub fn supervised(scene: &Scene) -> (Self, String) {
+        let id = scene.path("mosquitto.pid");
+        let broker = Self::by(scene, "allow_anonymous true\n", |file| supervisor(file, &id));
+        (broker, format!("kill $(cat {})", id.display()))
+    }
+
     /// With further lines of configuration.
     pub fn with(scene: &Scene, lines: &str) -> Self {
+        Self::by(scene, lines, alone)
+    }
+
+    fn by(scene: &Scene, lines: &str, command: impl Fn(&Path) -> Command) -> Self {
         for _ in 0..TRIES {
             let port = TcpListener::bind("127.0.0.1:0")
                 .unwrap()
@@ -54,7 +65,7 @@ impl Mosquitto {
             );
             let configuration = scene.write(&format!("mosquitto-{port}.conf"), &text);
             let address = SocketAddr::from(([127, 0, 0, 1], port));
-            if let Some(process) = running(&configuration, address) {
+            if let Some(process) = running(&mut command(&configuration), address) {
                 return Self {
                     process,
                     address,
@@ -77,7 +88,8 @@ impl Mosquitto {
 
     /// The same broker again, after [`Self::crash`].
     pub fn start_again(&mut self) {
-        self.process = running(&self.configuration, self.address).expect("mosquitto starts again");
+        let again = running(&mut alone(&self.configuration), self.address);
+        self.process = again.expect("mosquitto starts again");
     }
 
     /// How many sockets it has accepted, by its own log.
@@ -95,8 +107,8 @@ impl Deref for Mosquitto {
 }
 
 /// `None`: its port was taken.
-fn running(configuration: &Path, address: SocketAddr) -> Option<Process> {
-    let mut process = Process::start("mosquitto", Command::new(program()).arg("-c").arg(configuration));
+fn running(command: &mut Command, address: SocketAddr) -> Option<Process> {
+    let mut process = Process::start("mosquitto", command);
     let running = process.wait_until("running broker", |process| {
         process
             .stderr()
@@ -106,6 +118,24 @@ fn running(configuration: &Path, address: SocketAddr) -> Option<Process> {
     });
     let serves = || TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok();
     (running.is_ok() && serves()).then_some(process)
+}
+
+fn alone(configuration: &Path) -> Command {
+    let mut command = Command::new(program());
+    command.arg("-c").arg(configuration);
+    command
+}
+
+/// A shell that writes the broker's process id to the file `id`, twice. The broker ends with the shell, whatever ends that.
+fn supervisor(configuration: &Path, id: &Path) -> Command {
+    const TWICE: &str = r#"
+        for life in first second; do
+            setpriv --pdeathsig KILL "$0" -c "$1" & echo $! >"$2"
+            wait
+        done"#;
+    let mut command = Command::new("sh");
+    command.args(["-c", TWICE, program()]).arg(configuration).arg(id);
+    command
 }
 
 /// Debian puts it where the path of an ordinary user does not look.
