@@ -31,7 +31,7 @@ use self::sockets::Sockets;
 pub use self::sockets::activated;
 use self::takeover::Predecessor;
 use crate::admin::{self, Access};
-use crate::admission::breaker;
+use crate::admission::{Share, breaker};
 use crate::config::{Config, Sources};
 use crate::connection::House;
 use crate::door::Door;
@@ -70,6 +70,8 @@ pub struct Running {
     admin: Option<admin::Handle>,
     parts: Arc<Parts>,
     reloader: Option<Reloader>,
+    /// Whether it shares its budget with no replicas: these take two processes for two of them by themselves.
+    alone: bool,
     /// Who ran before, until it is told that we do.
     predecessor: Option<Predecessor>,
     /// Where the next one asks, and what it is given.
@@ -97,9 +99,7 @@ pub async fn run(
     service.ready();
     let telling = Arc::clone(&service).keep_telling(Arc::clone(&running.parts));
     running.parts.tasks.spawn_until_stopped(telling);
-    if let Some(predecessor) = running.predecessor.take() {
-        predecessor.release().await;
-    }
+    running.let_predecessor_go();
 
     tokio::select! {
         _ = interrupt.recv() => {}
@@ -162,6 +162,10 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
     }
 
     let parts = build(&config, &acceptor, access, descriptors).await?;
+    let alone = config.shared_budget.is_none();
+    if alone && predecessor.is_some() {
+        parts.door.set_share(takeover::BOTH);
+    }
     let tasks = &parts.tasks;
     let (breakers, rules) = (Arc::clone(&parts.door), Arc::clone(&parts.house));
     let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
@@ -183,6 +187,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
         admin: Some(admin),
         reloader: Some(Reloader::new(Arc::clone(&parts), config, seen, acceptor)),
         parts,
+        alone,
         predecessor,
         takeover,
     })
@@ -315,6 +320,19 @@ impl Running {
         out.flush()
     }
 
+    /// The one before us may go; until it has let in who was on his way, the budget is shared with it.
+    fn let_predecessor_go(&mut self) {
+        if let Some(predecessor) = self.predecessor.take() {
+            let (door, alone) = (Arc::clone(&self.parts.door), self.alone);
+            self.parts.tasks.spawn_until_stopped(async move {
+                predecessor.release().await;
+                if alone {
+                    door.set_share(Share::WHOLE);
+                }
+            });
+        }
+    }
+
     /// Ready when another process has taken over, and what was begun before is done. Without `listen.takeover`: never.
     async fn hand_over(&mut self) {
         let opened = self
@@ -329,21 +347,15 @@ impl Running {
             }
             None => return std::future::pending().await,
         };
-        loop {
-            let successor = door.successor().await;
-            let audit = self.parts.house.telemetry().audit().map(|audit| audit.settings());
-            self.parts.move_audit(audit.as_ref().map(takeover::aside)).await;
-            if successor.serves().await {
-                break;
-            }
-            self.parts.move_audit(audit).await;
-        }
+        let successor = door.change(&self.parts).await;
         tracing::info!("another process has taken over");
         // Nobody is listening any more but the other one, here and at the admin page.
         let _ = self.parts.handed_over.send(true);
-        drop(door);
         drop(self.admin.take());
-        takeover::finish(&self.parts).await;
+        if self.alone {
+            self.parts.door.set_share(takeover::BOTH);
+        }
+        takeover::finish(&self.parts, successor).await;
     }
 
     /// Tells log and audit how far the drain has come.

@@ -6,9 +6,11 @@
 //! |---|---|
 //! | connects | sends the sockets, with their addresses |
 //! | `take`: everything that can fail is done | puts its audit log aside, for a file has one writer; `go` |
-//! | serves; `ready` | accepts no more, finishes what it has begun, drains, ends |
+//! | serves; `ready` | accepts no more, finishes what it has begun; closes |
+//! | has the whole budget | drains, ends |
 //!
-//! A successor that goes away before it is ready changes nothing.
+//! While both let clients in, each goes by half of rate, burst and window: a change in the middle of a storm must not be
+//! twice the storm for the broker. A successor that goes away before it is ready changes nothing.
 
 use std::fmt::Write;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -28,6 +30,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::parts::Parts;
+use crate::admission::Share;
 use crate::telemetry::audit;
 
 /// First line of what a predecessor says: a later version may say it in another way.
@@ -93,11 +96,13 @@ impl Predecessor {
         taking.await.map_err(failed(&self.path))
     }
 
-    /// Lets it go: clients are served from here on.
+    /// Lets it go: clients are served from here on. Ready when it lets nobody in any more, whatever became of it.
     pub(super) async fn release(mut self) {
         if let Err(error) = say(&mut self.stream, b'r').await {
             tracing::warn!(%error, "the process before this one did not hear that it may go");
         }
+        // It says nothing more: what is waited for is the end of the stream.
+        let _ = timeout(FINISH + MARGIN, self.stream.read_u8()).await;
     }
 }
 
@@ -119,8 +124,17 @@ pub(super) struct Door {
 /// away for a change that he knows nothing of; most clients give up after 5 s.
 const FINISH: Duration = Duration::from_secs(10);
 
-/// Waits until nobody is on his way in any more.
-pub(super) async fn finish(parts: &Parts) {
+/// More than that a predecessor is not waited for: it hangs.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// What each of the two goes by while both let clients in.
+pub(super) const BOTH: Share = Share {
+    fraction: 0.5,
+    ceiling: None,
+};
+
+/// Waits until nobody is on his way in any more, and tells the successor so.
+pub(super) async fn finish(parts: &Parts, successor: Successor) {
     const ON_THE_WAY: [&str; 4] = ["handshake", "connect", "held", "dialing"];
     let limit = Instant::now() + FINISH;
     let on_the_way = || {
@@ -132,10 +146,11 @@ pub(super) async fn finish(parts: &Parts) {
     while on_the_way() && Instant::now() < limit {
         sleep(Duration::from_millis(20)).await;
     }
+    drop(successor);
 }
 
 /// Where a process that was taken over from writes the rest of its audit: a chain of its own beside the other one.
-pub(super) fn aside(settings: &audit::Settings) -> audit::Settings {
+fn aside(settings: &audit::Settings) -> audit::Settings {
     let name = settings.path.file_name().unwrap_or_default().to_string_lossy();
     let stem = name.strip_suffix(".jsonl").unwrap_or(&name);
     audit::Settings {
@@ -146,7 +161,7 @@ pub(super) fn aside(settings: &audit::Settings) -> audit::Settings {
     }
 }
 
-/// A successor that has everything and is about to serve.
+/// A successor that has everything and is about to serve. Dropping it tells it that we let nobody in any more.
 pub(super) struct Successor(UnixStream);
 
 impl Door {
@@ -163,8 +178,21 @@ impl Door {
         Ok(Self { listener, sockets })
     }
 
+    /// The process that serves clients in our place from now on. A log has one writer: ours goes on aside.
+    pub(super) async fn change(self, parts: &Parts) -> Successor {
+        loop {
+            let successor = self.successor().await;
+            let audit = parts.house.telemetry().audit().map(|audit| audit.settings());
+            parts.move_audit(audit.as_ref().map(aside)).await;
+            if let Some(successor) = successor.serves().await {
+                return successor;
+            }
+            parts.move_audit(audit).await;
+        }
+    }
+
     /// The next successor that has got its sockets and asks to take over. What goes wrong is its own affair.
-    pub(super) async fn successor(&self) -> Successor {
+    async fn successor(&self) -> Successor {
         loop {
             let Ok((stream, _)) = self.listener.accept().await else {
                 // No descriptor, most likely: not now.
@@ -209,8 +237,8 @@ impl Door {
 }
 
 impl Successor {
-    /// It has what only one process can have. Whether it serves clients now; if not, it is gone.
-    pub(super) async fn serves(mut self) -> bool {
+    /// It has what only one process can have, and serves clients now; `None`: it is gone.
+    async fn serves(mut self) -> Option<Self> {
         let serving = async {
             say(&mut self.0, b'g').await?;
             hear(&mut self.0, b'r').await
@@ -218,7 +246,8 @@ impl Successor {
         serving
             .await
             .inspect_err(|error| tracing::warn!(%error, "the process that took over has gone"))
-            .is_ok()
+            .ok()?;
+        Some(self)
     }
 }
 
@@ -291,8 +320,12 @@ mod tests {
         let path = folder.path().join("takeover");
         assert!(ask(&path).await.unwrap().is_none(), "nobody is there");
         let (door, address) = door(&path);
+        let finishing = std::cell::Cell::new(true);
         let before = async {
-            assert!(door.successor().await.serves().await);
+            let successor = door.successor().await.serves().await.unwrap();
+            sleep(Duration::from_millis(50)).await;
+            finishing.set(false);
+            drop(successor);
         };
         let after = async {
             let (mut predecessor, listeners) = ask(&path).await.unwrap().unwrap();
@@ -300,6 +333,7 @@ mod tests {
             assert_eq!(addresses, [address]);
             predecessor.take().await.unwrap();
             predecessor.release().await;
+            assert!(!finishing.get(), "it lets nobody in any more");
             listeners
         };
         let ((), listeners) = tokio::join!(before, after);
@@ -317,8 +351,8 @@ mod tests {
         let (door, _) = door(&path);
         let before = async {
             let successor = door.successor().await;
-            assert!(!successor.serves().await);
-            assert!(door.successor().await.serves().await);
+            assert!(successor.serves().await.is_none());
+            assert!(door.successor().await.serves().await.is_some());
         };
         let after = async {
             // One that has not asked, one that never serves, and one that does.

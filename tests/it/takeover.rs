@@ -52,6 +52,78 @@ async fn visit(address: SocketAddr, settings: Arc<ClientConfig>, number: usize) 
     Ok(resumed)
 }
 
+/// A change in the middle of a storm: both processes together send the broker no more than one would.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn two_processes_have_one_budget_while_one_follows_the_other() {
+    const RATE: usize = 100;
+    const WINDOW: Duration = Duration::from_millis(500);
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let (address, admin) = (free(), free());
+    let values = [
+        format!("[\"{address}\"]"),
+        format!("\"{admin}\""),
+        format!("{:?}", scene.text_path("takeover")),
+    ];
+    let settings = [
+        ("listen.addresses", values[0].as_str()),
+        ("admin.address", &values[1]),
+        ("listen.takeover", &values[2]),
+        ("admission.rate", "100"),
+        ("admission.burst", "100"),
+        ("admission.max_wait", "\"2s\""),
+        ("drain.spread", "\"1s\""),
+    ];
+    let file = scene.write(
+        "seawall.toml",
+        &configuration(&scene, broker.address(), &settings),
+    );
+    let before = start(&file);
+
+    let storm = tokio::spawn(async move {
+        let begun = Instant::now();
+        let mut visits = JoinSet::new();
+        for number in 0.. {
+            if begun.elapsed() > Duration::from_secs(6) {
+                break;
+            }
+            // Four times the rate.
+            tokio::time::sleep_until((begun + Duration::from_micros(2_500) * number).into()).await;
+            visits.spawn(visit(address, Arc::clone(tls_settings()), number as usize));
+        }
+        visits.join_all().await;
+    });
+    // The burst is gone by then, and so many are held.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = tokio::task::spawn_blocking(move || start(&file)).await.unwrap();
+    let changed = broker.visits();
+    let mut most = 0;
+    let mut last = changed;
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(3) {
+        tokio::time::sleep(WINDOW).await;
+        let now = broker.visits();
+        most = most.max(now - last);
+        last = now;
+    }
+    let a_second = (last - changed) as f64 / watched.elapsed().as_secs_f64();
+    report(&format!(
+        "{a_second:.0} a second in the three seconds after the change, at most {most} in half a second, of a rate of {RATE}"
+    ));
+    // The successor's bucket begins with half of the burst.
+    assert!(a_second < RATE as f64 * 1.05 + 50.0 / 3.0, "{a_second}");
+    assert!(a_second > RATE as f64 * 0.8, "{a_second}");
+    assert!(most <= RATE / 2 + 50 + 10, "{most} within {WINDOW:?}");
+    let status = tokio::task::spawn_blocking(move || before.wait_for_end(Duration::from_secs(30)));
+    assert_eq!(status.await.unwrap().code(), Some(0));
+    after
+        .metrics_until("the whole rate", |metrics| {
+            metrics.sum("seawall_admission_rate", &[]) == RATE as f64
+        })
+        .await;
+    within(PATIENCE * 2, "the storm's end", storm).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn nobody_notices_the_change_to_the_next_process() {
     let a_second = if long() { 300 } else { 20 };
