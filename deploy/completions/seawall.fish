@@ -88,7 +88,7 @@ complete -c seawall -n "__fish_seawall_using_subcommand storm" -l protocol -d 'V
 both\t''"
 complete -c seawall -n "__fish_seawall_using_subcommand storm" -l persistent -d 'Hundredths of the devices with a persistent session' -r
 complete -c seawall -n "__fish_seawall_using_subcommand storm" -l client-id -d 'Client ids and bystanders\' topics begin with this' -r
-complete -c seawall -n "__fish_seawall_using_subcommand storm" -l username -d 'User name; `{n}` in it stands for the number of the device' -r
+complete -c seawall -n "__fish_seawall_using_subcommand storm" -l username -d 'User name; the letter n in braces in it stands for the number of the device' -r
 complete -c seawall -n "__fish_seawall_using_subcommand storm" -l password-file -d 'File with the password in its first line' -r -F
 complete -c seawall -n "__fish_seawall_using_subcommand storm" -l seed -d 'The same number gives the same pauses' -r
 complete -c seawall -n "__fish_seawall_using_subcommand storm" -l tls -d 'TLS that the devices offer' -r -f -a "any\t'1.3, or 1.2 where the target has no more'

@@ -123,7 +123,7 @@ pub(in crate::cli) struct DeviceFlags {
     /// Client ids and bystanders' topics begin with this
     #[arg(long, value_name = "PREFIX", default_value = "storm-")]
     pub(super) client_id: String,
-    /// User name; `{n}` in it stands for the number of the device
+    /// User name; the letter n in braces in it stands for the number of the device
     #[arg(long, value_name = "NAME")]
     pub(super) username: Option<String>,
     /// File with the password in its first line
