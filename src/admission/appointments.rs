@@ -79,6 +79,7 @@ impl Appointments {
                 .skip(open)
                 .position(|(known, _)| *known == source)
             {
+                Some(0) => {}
                 Some(further) => self.books.swap(open, open + further),
                 None => self.books.insert(open, (source, Book::new(now))),
             }
@@ -106,14 +107,15 @@ impl Appointments {
     /// `client` is refused: the time of its slot, of the one that it has already or of a new one behind all others.
     /// One that is due stays so, and is told the next time after `earliest` that no other of the due was told.
     pub fn book(&mut self, client: Key, need: Need, now: Moment) -> Moment {
-        let due = self.is_due(client, now);
         let known = self.slots.get(client, now).copied();
         let source = known.map_or(need.source, |slot| slot.source);
         let Some((_, book)) = self.books.iter_mut().find(|(known, _)| *known == source) else {
             return need.earliest;
         };
         match known {
-            Some(_) if due => book.tell_again(need.cost, need.rate, need.earliest),
+            Some(slot) if slot.at <= now || book.is_due(slot.at) => {
+                book.tell_again(need.cost, need.rate, need.earliest)
+            }
             Some(slot) => slot.at,
             None => {
                 let at = book.lay(need.cost, need.rate, need.earliest, now);
@@ -291,7 +293,7 @@ mod tests {
         assert_eq!(appointments.kept(SHARED), Tokens::new(4.0));
         advance(&mut appointments, 0.0, 70_000);
         assert_eq!(
-            (appointments.kept(SHARED), away(&appointments).away.len()),
+            (appointments.kept(SHARED), away(&appointments).looked_after()),
             (Tokens::NONE, 0)
         );
     }
@@ -399,7 +401,7 @@ mod tests {
             let slot = appointments.book(Key(client), need(0.001, 0), at(0));
             assert!(slot <= Moment::ZERO + FARTHEST);
         }
-        assert!(away(&appointments).away.len() <= book::TICKS);
+        assert!(away(&appointments).looked_after() <= book::TICKS);
     }
 
     proptest! {
@@ -421,7 +423,7 @@ mod tests {
                         advance(&mut appointments, 5.0, now);
                     }
                 }
-                let counted = away(&appointments).away.range(..away(&appointments).due_before).fold(Tokens::NONE, |sum, (_, tokens)| sum + *tokens);
+                let counted = away(&appointments).count_kept();
                 prop_assert_eq!(appointments.kept(SHARED), counted);
                 prop_assert!(counted.as_f64() <= appointments.len() as f64);
             }

@@ -1,10 +1,9 @@
 //! One client id that comes too often: a hot loop, or several devices that share it and take it from each other.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::bucket::{Bucket, Tokens};
-use super::memory::{Key, Memory};
+use super::memory::{ByKey, Key, Memory};
 use crate::moment::Moment;
 
 /// `[admission.per_client]`.
@@ -46,7 +45,7 @@ pub struct Clients {
     settings: Settings,
     counted: Memory<Bucket>,
     /// How many sessions each client id has open or is about to have. Two for a moment, when it is taken over.
-    open: HashMap<Key, u32>,
+    open: ByKey<u32>,
     /// Most client ids in `open`.
     room: usize,
     taken_over: Memory<Takeovers>,
@@ -69,7 +68,7 @@ impl Clients {
         Self {
             settings,
             counted: Memory::new(COUNTED, span(settings)),
-            open: HashMap::new(),
+            open: ByKey::default(),
             room: SESSIONS,
             taken_over: Memory::new(TAKEN_OVER, FORGOTTEN),
         }

@@ -149,21 +149,24 @@ impl<W> Controller<W> {
         if arrival.since.is_none() && objection.is_none() {
             self.wanted += arrival.cost.as_f64();
         }
-        if self.settings.dry_run {
-            return self.decide_dry(arrival, objection, now);
-        }
-        if let Some(refusal) = objection {
+        if let Some(refusal) = objection
+            && !self.settings.dry_run
+        {
             return Verdict::Refuse(refusal);
         }
-        if let Some(seat) = self.admit(arrival, now) {
+        let standing = self.standing(arrival, now);
+        if self.settings.dry_run {
+            return self.decide_dry(arrival, standing, objection, now);
+        }
+        if let Some(seat) = self.admit(arrival, standing, now) {
             return Verdict::Admit {
                 seat,
                 would_refuse: None,
             };
         }
-        let deadline = arrival.since.unwrap_or(now) + self.patience(arrival, now);
+        let deadline = arrival.since.unwrap_or(now) + self.patience(standing);
         let full = || (!self.queues.has_place(arrival.lane)).then_some(Reason::HoldFull);
-        let reason = self.obstacle(arrival, deadline, now).or_else(full);
+        let reason = self.obstacle(arrival, standing, deadline, now).or_else(full);
         let place = match reason {
             Some(_) => None,
             None => self
@@ -179,7 +182,7 @@ impl<W> Controller<W> {
                 }
                 Verdict::Hold { place }
             }
-            None => Verdict::Refuse(self.refuse(arrival, reason.unwrap_or(Reason::HoldFull), now)),
+            None => Verdict::Refuse(self.refuse(arrival, standing, reason.unwrap_or(Reason::HoldFull), now)),
         }
     }
 
@@ -191,6 +194,9 @@ impl<W> Controller<W> {
     /// The next held CONNECT whose turn has come or whose time is up; call until `None`.
     pub fn release(&mut self, now: Moment) -> Option<Released<W>> {
         self.go_on(now);
+        if self.queues.held() == 0 {
+            return None;
+        }
         if let Some(late) = self.queues.pop_due_before(now) {
             return Some(self.expire(late, now));
         }
@@ -334,9 +340,10 @@ impl<W> Controller<W> {
     }
 
     fn expire(&mut self, (waiter, arrival): (W, Arrival), now: Moment) -> Released<W> {
+        let standing = self.standing(&arrival, now);
         Released::Expired {
             waiter,
-            refusal: self.refuse(&arrival, Reason::HoldExpired, now),
+            refusal: self.refuse(&arrival, standing, Reason::HoldExpired, now),
         }
     }
 

@@ -6,6 +6,7 @@
 //! forgets, which lets clients in rather than keeping them out. No clean-up ever runs over all entries.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
 use crate::moment::Moment;
@@ -15,11 +16,35 @@ use crate::moment::Moment;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u64);
 
+/// A map by [`Key`].
+pub type ByKey<V> = HashMap<Key, V, BuildHasherDefault<AsItIs>>;
+
+/// Takes a [`Key`] for its own hash, which it is: to hash it once more would cost more than the rest of a look-up.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    /// Nothing but a [`Key`] is hashed by it; the trait asks for this.
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes
+            .iter()
+            .fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// A bounded memory: at most twice `capacity` entries.
 #[derive(Clone, Debug)]
 pub struct Memory<V> {
-    young: HashMap<Key, V>,
-    old: HashMap<Key, V>,
+    young: ByKey<V>,
+    old: ByKey<V>,
     capacity: usize,
     span: Duration,
     since: Moment,
@@ -29,8 +54,8 @@ impl<V> Memory<V> {
     /// Empty. `capacity`: entries a generation, at least 1; `span`: how long an unused entry is kept at least.
     pub fn new(capacity: usize, span: Duration) -> Self {
         Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
+            young: ByKey::default(),
+            old: ByKey::default(),
             capacity: capacity.max(1),
             span,
             since: Moment::ZERO,
@@ -87,7 +112,7 @@ impl<V> Memory<V> {
             self.rotate(now);
             // Nothing has come for two spans: the young ones are as old as the old ones.
             if age >= self.span.saturating_mul(2) {
-                self.old = HashMap::new();
+                self.old = ByKey::default();
             }
         }
     }

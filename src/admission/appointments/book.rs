@@ -4,6 +4,7 @@
 //! latest at the time that was promised. A slot whose client does not come within `GRACE` keeps no tokens any more,
 //! but stays due.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -27,15 +28,26 @@ pub(super) struct Book {
     end: Moment,
     /// Where the next of the due who are refused is told to come.
     again: Moment,
-    /// Tokens of the clients that are still away, by tick of their slots.
-    pub(super) away: BTreeMap<u64, Tokens>,
+    /// Tokens of the clients that are away and not due yet, by tick of their slots. The last one first: a new one, which
+    /// is behind all others, is found room for at the beginning of each node on the way.
+    ahead: BTreeMap<Reverse<u64>, Tokens>,
     /// Every tick before this one is due.
-    pub(super) due_before: u64,
-    /// The ticks that are due and keep tokens, with the moment at which they became due.
-    kept: VecDeque<(u64, Moment)>,
-    kept_tokens: Tokens,
+    due_before: u64,
+    /// The ticks that are due and keep tokens, in their order.
+    due: VecDeque<Due>,
+    /// The sum over `due`.
+    kept: Tokens,
     /// What the bucket has given since the last slot became due, of which the next ones become so.
     budget: f64,
+}
+
+/// A tick that is due.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    tick: u64,
+    since: Moment,
+    /// Of its clients that are still away.
+    tokens: Tokens,
 }
 
 impl Book {
@@ -43,10 +55,10 @@ impl Book {
         Self {
             end: now,
             again: now,
-            away: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             due_before: 0,
-            kept: VecDeque::new(),
-            kept_tokens: Tokens::NONE,
+            due: VecDeque::new(),
+            kept: Tokens::NONE,
             budget: 0.0,
         }
     }
@@ -54,24 +66,30 @@ impl Book {
     /// Goes on to `now`; the bucket has given `earned` tokens since.
     pub(super) fn advance(&mut self, earned: f64, now: Moment) {
         self.budget += earned;
-        while let Some((&tick, &tokens)) = self.away.range(self.due_before..).next() {
+        while let Some(first) = self.ahead.last_entry() {
+            let (Reverse(tick), tokens) = (*first.key(), *first.get());
             if self.budget < tokens.as_f64() && tick > tick_of(now) {
                 break;
             }
+            first.remove();
             self.budget = (self.budget - tokens.as_f64()).max(0.0);
             self.due_before = tick + 1;
-            self.kept.push_back((tick, now));
-            self.kept_tokens += tokens;
+            self.due.push_back(Due {
+                tick,
+                since: now,
+                tokens,
+            });
+            self.kept += tokens;
         }
-        if self.away.range(self.due_before..).next().is_none() {
+        if self.ahead.is_empty() {
             // Nobody waits for what the bucket gives now, and it is not saved up.
             self.budget = 0.0;
         }
-        while let Some((tick, since)) = self.kept.front().copied()
-            && now - since > GRACE
+        while let Some(first) = self.due.front()
+            && now - first.since > GRACE
         {
-            self.kept.pop_front();
-            self.kept_tokens -= self.away.remove(&tick).unwrap_or(Tokens::NONE);
+            self.kept -= first.tokens;
+            self.due.pop_front();
         }
     }
 
@@ -81,7 +99,7 @@ impl Book {
     }
 
     pub(super) const fn kept(&self) -> Tokens {
-        self.kept_tokens
+        self.kept
     }
 
     pub(super) const fn end(&self) -> Moment {
@@ -105,10 +123,10 @@ impl Book {
     /// A client is away whose slot is at `at`. Whether its tokens are looked after.
     pub(super) fn expect(&mut self, at: Moment, cost: Tokens) -> bool {
         let tick = tick_of(at);
-        let looked_after =
-            tick >= self.due_before && (self.away.len() < TICKS || self.away.contains_key(&tick));
+        let looked_after = tick >= self.due_before
+            && (self.looked_after() < TICKS || self.ahead.contains_key(&Reverse(tick)));
         if looked_after {
-            *self.away.entry(tick).or_insert(Tokens::NONE) += cost;
+            *self.ahead.entry(Reverse(tick)).or_insert(Tokens::NONE) += cost;
         }
         looked_after
     }
@@ -116,16 +134,31 @@ impl Book {
     /// One that was expected has come.
     pub(super) fn has_come(&mut self, at: Moment, cost: Tokens) {
         let tick = tick_of(at);
-        let Some(tokens) = self.away.get_mut(&tick) else {
-            return;
-        };
-        let before = *tokens;
-        *tokens -= cost;
-        if tick < self.due_before {
-            self.kept_tokens -= before - *tokens;
-        } else if *tokens == Tokens::NONE {
-            self.away.remove(&tick);
+        if self.is_due(at) {
+            let place = self.due.binary_search_by_key(&tick, |due| due.tick);
+            if let Some(due) = place.ok().and_then(|place| self.due.get_mut(place)) {
+                self.kept -= due.tokens.min(cost);
+                due.tokens -= cost;
+            }
+        } else if let Some(tokens) = self.ahead.get_mut(&Reverse(tick)) {
+            *tokens -= cost;
+            if *tokens == Tokens::NONE {
+                self.ahead.remove(&Reverse(tick));
+            }
         }
+    }
+
+    /// Steps with slots that are looked after.
+    pub(super) fn looked_after(&self) -> usize {
+        self.ahead.len() + self.due.len()
+    }
+}
+
+#[cfg(test)]
+impl Book {
+    /// The tokens that are kept, counted one by one.
+    pub(super) fn count_kept(&self) -> Tokens {
+        self.due.iter().fold(Tokens::NONE, |sum, due| sum + due.tokens)
     }
 }
 

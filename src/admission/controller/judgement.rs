@@ -25,6 +25,15 @@ const PLACE: Duration = Duration::from_secs(2);
 /// No refusal sends a client away for longer.
 const LONGEST_RETRY: Duration = Duration::from_hours(24);
 
+/// How one who knocks stands to those who were there before. Looked up once for each decision.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    /// It comes on its slot or after it.
+    due: bool,
+    /// What is not for it of what there is.
+    kept: Kept,
+}
+
 impl<W> Controller<W> {
     /// What speaks against it whatever there is room for.
     pub(super) fn objection(&mut self, arrival: &Arrival, now: Moment) -> Option<Refusal> {
@@ -60,13 +69,14 @@ impl<W> Controller<W> {
     }
 
     /// Admits it if everything is there now.
-    pub(super) fn admit(&mut self, arrival: &Arrival, now: Moment) -> Option<Seat> {
+    pub(super) fn admit(&mut self, arrival: &Arrival, standing: Standing, now: Moment) -> Option<Seat> {
         let access = self.brokers.access(now);
         if matches!(access, Access::Shut { .. }) {
             return None;
         }
-        let kept = self.kept_from(arrival, now);
-        let seat = self.queues.admit(arrival.lane, arrival.cost, kept, now)?;
+        let seat = self
+            .queues
+            .admit(arrival.lane, arrival.cost, standing.kept, now)?;
         Some(self.seat(seat, *arrival, access))
     }
 
@@ -75,11 +85,12 @@ impl<W> Controller<W> {
     pub(super) fn decide_dry(
         &mut self,
         arrival: &Arrival,
+        standing: Standing,
         objection: Option<Refusal>,
         now: Moment,
     ) -> Verdict {
         if objection.is_none()
-            && let Some(seat) = self.admit(arrival, now)
+            && let Some(seat) = self.admit(arrival, standing, now)
         {
             return Verdict::Admit {
                 seat,
@@ -92,7 +103,7 @@ impl<W> Controller<W> {
         };
         let would_refuse = objection
             .map(|refusal| refusal.reason)
-            .or_else(|| self.obstacle(arrival, now + self.patience(arrival, now), now))
+            .or_else(|| self.obstacle(arrival, standing, now + self.patience(standing), now))
             .or_else(full);
         let paid = if would_refuse.is_none() {
             arrival.cost
@@ -109,13 +120,18 @@ impl<W> Controller<W> {
 
     /// What keeps one who comes now from having its turn by `deadline`, as things stand: the latest of broker, tokens
     /// and seat.
-    pub(super) fn obstacle(&self, arrival: &Arrival, deadline: Moment, now: Moment) -> Option<Reason> {
+    pub(super) fn obstacle(
+        &self,
+        arrival: &Arrival,
+        standing: Standing,
+        deadline: Moment,
+        now: Moment,
+    ) -> Option<Reason> {
         let broker = match self.brokers.access(now) {
             Access::Free | Access::Probe => None,
             Access::Shut { until } => Some(until),
         };
-        let kept = self.kept_from(arrival, now);
-        let turn = self.queues.turn(arrival.lane, arrival.cost, kept, now);
+        let turn = self.queues.turn(arrival.lane, arrival.cost, standing.kept, now);
         let no_tokens = if self.queues.has_reserve(arrival.lane) {
             Reason::Lane
         } else {
@@ -142,10 +158,16 @@ impl<W> Controller<W> {
     }
 
     /// A refusal for want of room, with the time at which there will be some.
-    pub(super) fn refuse(&mut self, arrival: &Arrival, reason: Reason, now: Moment) -> Refusal {
+    pub(super) fn refuse(
+        &mut self,
+        arrival: &Arrival,
+        standing: Standing,
+        reason: Reason,
+        now: Moment,
+    ) -> Refusal {
         let at = match (reason, self.brokers.access(now)) {
             (Reason::BreakerOpen, Access::Shut { until }) => until,
-            _ => self.appointment(arrival, now),
+            _ => self.appointment(arrival, standing, now),
         };
         let retry_after = (at - now).clamp(Duration::from_millis(1), LONGEST_RETRY);
         let refusal = Refusal {
@@ -157,25 +179,40 @@ impl<W> Controller<W> {
     }
 
     /// How long it may be held from now.
-    pub(super) fn patience(&self, arrival: &Arrival, now: Moment) -> Duration {
+    pub(super) fn patience(&self, standing: Standing) -> Duration {
         let max_wait = self.settings.max_wait;
-        if self.is_due(arrival, now) {
+        if standing.due {
             max_wait.max(PLACE)
         } else {
             max_wait
         }
     }
 
-    fn is_due(&self, arrival: &Arrival, now: Moment) -> bool {
-        arrival
+    pub(super) fn standing(&self, arrival: &Arrival, now: Moment) -> Standing {
+        let due = arrival
             .client
-            .is_some_and(|client| self.appointments.is_due(client, now))
+            .is_some_and(|client| self.appointments.is_due(client, now));
+        let own = self.queues.source(arrival.lane);
+        let kept = |source| {
+            let all = self.appointments.kept(source);
+            if all == Tokens::NONE || (due && source == own) {
+                return Tokens::NONE;
+            }
+            let most = KEPT * self.queues.most_of(source, self.settings.max_wait);
+            all.min(Tokens::new(most))
+        };
+        let shared = kept(Source::SHARED);
+        let reserve = if own == Source::SHARED { shared } else { kept(own) };
+        Standing {
+            due,
+            kept: Kept { shared, reserve },
+        }
     }
 
-    fn appointment(&mut self, arrival: &Arrival, now: Moment) -> Moment {
+    fn appointment(&mut self, arrival: &Arrival, standing: Standing, now: Moment) -> Moment {
         let source = self.queues.source(arrival.lane);
         // One that is due and did not get in comes behind those who are due and have not knocked yet.
-        let ahead = if self.is_due(arrival, now) {
+        let ahead = if standing.due {
             let kept = self.appointments.kept(source);
             Kept {
                 shared: if source == Source::SHARED {
@@ -202,23 +239,6 @@ impl<W> Controller<W> {
             earliest,
         };
         self.appointments.book(client, need, now)
-    }
-
-    /// What is not for it of what there is, unless it is due.
-    fn kept_from(&self, arrival: &Arrival, now: Moment) -> Kept {
-        let own = self.queues.source(arrival.lane);
-        let due = self.is_due(arrival, now);
-        let kept = |source| {
-            if due && source == own {
-                return Tokens::NONE;
-            }
-            let most = KEPT * self.queues.most_of(source, self.settings.max_wait);
-            self.appointments.kept(source).min(Tokens::new(most))
-        };
-        Kept {
-            shared: kept(Source::SHARED),
-            reserve: kept(own),
-        }
     }
 
     fn note(&mut self, arrival: &Arrival, refusal: Refusal, now: Moment) {
