@@ -228,6 +228,9 @@ impl<W> Gate<W> {
 
     /// The next change that is due; call until `None`.
     pub fn release(&mut self, now: Moment) -> Option<Released<W>> {
+        if self.waiting() == 0 {
+            return None;
+        }
         let late = self.full.pop_late(now).or_else(|| self.resumed.pop_late(now));
         if let Some(waiter) = late {
             return Some(turned(waiter, Turned::TooLate));

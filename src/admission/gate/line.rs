@@ -1,5 +1,6 @@
 //! Those of one class: their budget, and those of them who wait, by the time since which they do.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Budget, Class, PATIENCE};
@@ -20,7 +21,8 @@ pub struct Spot {
 pub(super) struct Line<W> {
     /// `None`: no limit.
     bucket: Option<Bucket>,
-    waiting: BTreeMap<Spot, W>,
+    /// The newest first: a newcomer's place is found at the beginning of each node on the way.
+    waiting: BTreeMap<Reverse<Spot>, W>,
 }
 
 impl<W> Line<W> {
@@ -87,33 +89,29 @@ impl<W> Line<W> {
     }
 
     pub(super) fn push(&mut self, spot: Spot, waiter: W) {
-        self.waiting.insert(spot, waiter);
+        self.waiting.insert(Reverse(spot), waiter);
     }
 
     pub(super) fn remove(&mut self, spot: Spot) {
-        self.waiting.remove(&spot);
+        self.waiting.remove(&Reverse(spot));
     }
 
     pub(super) fn pop_newest(&mut self) -> Option<W> {
-        self.waiting.pop_last().map(|(_, waiter)| waiter)
+        self.waiting.pop_first().map(|(_, waiter)| waiter)
     }
 
     pub(super) fn pop_oldest(&mut self) -> Option<W> {
-        self.waiting.pop_first().map(|(_, waiter)| waiter)
+        self.waiting.pop_last().map(|(_, waiter)| waiter)
     }
 
     /// Whether one who waits since then would be older than all others.
     pub(super) fn is_oldest(&self, since: Moment) -> bool {
-        self.waiting
-            .first_key_value()
-            .is_none_or(|(oldest, _)| since < oldest.since)
+        self.oldest().is_none_or(|oldest| since < oldest.since)
     }
 
     /// When the oldest will be too old.
     pub(super) fn late_at(&self) -> Option<Moment> {
-        self.waiting
-            .first_key_value()
-            .map(|(oldest, _)| oldest.since + PATIENCE)
+        self.oldest().map(|oldest| oldest.since + PATIENCE)
     }
 
     /// Takes out one who is too old.
@@ -121,10 +119,15 @@ impl<W> Line<W> {
         (self.late_at()? <= now).then(|| self.pop_oldest()).flatten()
     }
 
-    /// Takes out the oldest if, with all others going first, there is no token for it in time.
+    /// Takes out the oldest, who is not late, if, with all others going first, there is no token for it in time.
     pub(super) fn pop_hopeless(&mut self, now: Moment) -> Option<W> {
+        self.bucket.as_ref()?;
         let turn = self.turn_at(self.len().saturating_sub(1), now)?;
         (turn > self.late_at()?).then(|| self.pop_oldest()).flatten()
+    }
+
+    fn oldest(&self) -> Option<&Spot> {
+        self.waiting.last_key_value().map(|(Reverse(oldest), _)| oldest)
     }
 }
 
