@@ -90,6 +90,8 @@ pub struct Schedule {
     base: Duration,
     multiplier: f64,
     cap: Duration,
+    /// The ceilings of the first attempts: to raise a power for each delay of ten million devices takes seconds.
+    first: [Duration; FIRST],
 }
 
 /// The caller's: numbers that make no schedule.
@@ -115,6 +117,9 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
+/// Doubled as often, a second is eight minutes.
+const FIRST: usize = 10;
+
 impl Schedule {
     /// `base` above zero, `multiplier` finite and at least 1 (a decorrelated schedule has no use for it), `cap` at least `base`.
     pub fn new(
@@ -132,12 +137,15 @@ impl Schedule {
         if cap < base {
             return Err(ScheduleError::CapBelowBase);
         }
-        Ok(Self {
+        let mut schedule = Self {
             policy,
             base,
             multiplier,
             cap,
-        })
+            first: [cap; FIRST],
+        };
+        schedule.first = std::array::from_fn(|attempt| schedule.raised(attempt as u32));
+        Ok(schedule)
     }
 
     /// How the delays spread.
@@ -161,12 +169,19 @@ impl Schedule {
         match self.policy {
             Policy::Fixed => self.base,
             Policy::Decorrelated => self.cap,
-            _ => {
-                let factor = self.multiplier.powi(i32::try_from(attempt).unwrap_or(i32::MAX));
-                Duration::try_from_secs_f64(self.base.as_secs_f64() * factor)
-                    .map_or(self.cap, |ceiling| ceiling.min(self.cap))
-            }
+            _ => match (self.first.get(attempt as usize), self.first.last()) {
+                (Some(ceiling), _) => *ceiling,
+                // They never fall.
+                (None, Some(last)) if *last == self.cap => self.cap,
+                _ => self.raised(attempt),
+            },
         }
+    }
+
+    fn raised(&self, attempt: u32) -> Duration {
+        let factor = self.multiplier.powi(i32::try_from(attempt).unwrap_or(i32::MAX));
+        Duration::try_from_secs_f64(self.base.as_secs_f64() * factor)
+            .map_or(self.cap, |ceiling| ceiling.min(self.cap))
     }
 
     /// The delay before an attempt, counted from 0; `previous` is the delay before the last one (for
