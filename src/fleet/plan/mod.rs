@@ -32,8 +32,8 @@ pub use self::sweep::Sweep;
 use self::world::World;
 use crate::moment::Moment;
 
-/// What happens next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What happens next. At the same moment, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// The broker is done with a login.
     Login,
@@ -76,14 +76,18 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, ScenarioError> {
 }
 
 fn next(world: &mut World, proxy: Option<&Proxy>) -> (Moment, Event) {
-    let login = (world.broker.next_done(), Event::Login);
-    let patience = (world.next_end_of_patience(), Event::Patience);
-    let knock = (world.next_knock(), Event::Knock);
-    let first = login.min(patience).min(knock);
-    match proxy.map(Proxy::next_due) {
-        Some((due, what)) => first.min((due, Event::Proxy(what))),
-        None => first,
+    let (due, what) = proxy.map_or((Moment::NEVER, Due::Release), Proxy::next_due);
+    let mut first = (world.broker.next_done(), Event::Login);
+    for other in [
+        (due, Event::Proxy(what)),
+        (world.next_end_of_patience(), Event::Patience),
+        (world.next_knock(), Event::Knock),
+    ] {
+        if other.0 < first.0 {
+            first = other;
+        }
     }
+    first
 }
 
 fn outcome(mut world: World, scenario: &Scenario, end: Moment) -> Outcome {

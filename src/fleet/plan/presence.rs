@@ -26,8 +26,8 @@ pub(super) enum Stage {
     Handshake(gate::Place),
     /// Held at the door.
     Held(controller::Place),
-    /// With the broker, through the proxy.
-    InFlight(controller::Seat),
+    /// With the broker, through the proxy. Few are, and a seat is large.
+    InFlight(Box<controller::Seat>),
     /// In the queue of a broker without a proxy.
     Queued,
 }

@@ -47,8 +47,8 @@ pub(super) struct Proxy {
     random: fastrand::Rng,
 }
 
-/// What is due next in the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What is due next in the proxy. At the same moment, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// A handshake is done.
     Handshake,
@@ -62,10 +62,13 @@ pub(super) enum Due {
 
 impl Proxy {
     pub(super) fn new(settings: &Settings, persistent: bool, seed: u64) -> Self {
+        let mut admission = settings.admission.clone();
+        // This broker refuses nobody's credentials, so that there is nothing to remember of any.
+        admission.bad_credentials.after = 0;
         Self {
             gate: Gate::new(&settings.gate, Moment::ZERO),
-            classifier: Classifier::new(&settings.admission),
-            controller: Controller::new(settings.admission.clone(), Moment::ZERO),
+            classifier: Classifier::new(&admission),
+            controller: Controller::new(admission, Moment::ZERO),
             costs: settings.costs,
             threads: (0..settings.handshake_threads())
                 .map(|_| Reverse(Moment::ZERO))
@@ -91,13 +94,17 @@ impl Proxy {
             .handshakes
             .peek()
             .map_or(Moment::NEVER, |Reverse((due, _))| *due);
-        let all = [
-            (handshake, Due::Handshake),
+        let mut first = (handshake, Due::Handshake);
+        for other in [
             (self.answers.next_due(), Due::NoAnswer),
             (self.redials.next_due(), Due::Redial),
             (self.gate_due.min(self.door_due), Due::Release),
-        ];
-        all.into_iter().min().unwrap_or((Moment::NEVER, Due::Release))
+        ] {
+            if other.0 < first.0 {
+                first = other;
+            }
+        }
+        first
     }
 
     /// Does what [`Self::next_due`] spoke of.
@@ -143,7 +150,7 @@ impl Proxy {
                     latency: now.since(presence.since),
                 }
             };
-            self.settle(seat, outcome, now);
+            self.settle(*seat, outcome, now);
         }
         self.release_door(world, now);
     }
@@ -218,7 +225,7 @@ impl Proxy {
         }
         if let Some(presence) = world.presences.get(ticket) {
             presence.since = now;
-            presence.stage = Stage::InFlight(seat);
+            presence.stage = Stage::InFlight(Box::new(seat));
         }
         self.answers.set(ticket, now);
         let cpu = micros(self.costs.admitted);
@@ -255,7 +262,7 @@ impl Proxy {
             (Report::Failed, Outcome::TimedOut)
         };
         self.controller.report(0, report, now);
-        self.settle(seat, outcome, now);
+        self.settle(*seat, outcome, now);
         if left {
             world.presences.end(ticket);
         } else {

@@ -69,7 +69,7 @@ impl World {
 
     /// When the next device knocks.
     pub(super) fn next_knock(&mut self) -> Moment {
-        self.wheel.next_due(&mut self.fleet.devices)
+        self.wheel.next_due(|number| self.fleet.foresee(number))
     }
 
     /// The device that [`Self::next_knock`] spoke of; its attempt is counted.
@@ -154,7 +154,7 @@ impl World {
 
     fn insert(&mut self, number: u32, due: Moment) {
         if due <= self.until {
-            self.wheel.insert(&mut self.fleet.devices, number, due);
+            self.wheel.insert(number, due);
         }
     }
 
