@@ -8,6 +8,7 @@ mod reload;
 mod service;
 mod sockets;
 mod takeover;
+mod tls;
 mod watch;
 mod watched;
 
@@ -30,6 +31,7 @@ use self::service::Service;
 use self::sockets::Sockets;
 pub use self::sockets::activated;
 use self::takeover::Predecessor;
+use self::tls::Tls;
 use crate::admin::{self, Access};
 use crate::admission::{Share, breaker};
 use crate::config::{Config, Sources};
@@ -41,7 +43,6 @@ use crate::listener::{self, Places};
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::{Telemetry, log};
-use crate::tls::Acceptor;
 use crate::tls::pool::Pool;
 use crate::upstream::Brokers;
 
@@ -135,7 +136,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
     let started = Instant::now();
     let descriptors = listener::raise_descriptor_limit();
     let seen = Seen::of(&Sources::default(), &config);
-    let acceptor = Acceptor::load(&config.tls).map_err(StartError::Tls)?;
+    let tls = Tls::load(&config).map_err(StartError::Tls)?;
     let access = Access::load(&config.admin.guard).map_err(StartError::Access)?;
     if let Some(warning) = config.admin.warning() {
         tracing::warn!("{warning}");
@@ -161,20 +162,19 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
         predecessor.take().await?;
     }
 
-    let parts = build(&config, &acceptor, access, descriptors).await?;
+    let parts = build(&config, &tls, access, descriptors).await?;
     let alone = config.shared_budget.is_none();
     if alone && predecessor.is_some() {
         parts.door.set_share(takeover::BOTH);
     }
     let tasks = &parts.tasks;
-    let (breakers, rules) = (Arc::clone(&parts.door), Arc::clone(&parts.house));
+    let (breakers, house) = (Arc::clone(&parts.door), Arc::clone(&parts.house));
     let may_probe = move |server| breakers.breaker(server) != breaker::State::Open;
-    let patience = move || rules.rules().upstream.connect_timeout;
     tasks.spawn_until_stopped(Arc::clone(&parts.gate).release_waiting());
     tasks.spawn_until_stopped(Arc::clone(&parts.door).release_held());
     tasks.spawn_until_stopped(watch::watch(Arc::clone(&parts)));
     tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_looking_up());
-    tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_probing(patience, may_probe));
+    tasks.spawn_until_stopped(Arc::clone(&parts.brokers).keep_probing(move || house.probing(), may_probe));
     for listener in sockets.clients {
         accept(listener, &parts);
     }
@@ -185,7 +185,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
         addresses,
         admin_address: admin.address(),
         admin: Some(admin),
-        reloader: Some(Reloader::new(Arc::clone(&parts), config, seen, acceptor)),
+        reloader: Some(Reloader::new(Arc::clone(&parts), config, seen, tls)),
         parts,
         alone,
         predecessor,
@@ -195,7 +195,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
 
 async fn build(
     config: &Config,
-    acceptor: &Acceptor,
+    tls: &Tls,
     access: Access,
     descriptors: u64,
 ) -> Result<Arc<Parts>, StartError> {
@@ -215,7 +215,7 @@ async fn build(
     brokers.look_up().await;
     let places = Places::new(parts::places(config.listen.max_connections, descriptors));
     let house = House::new(
-        parts::rules(config, acceptor.clone()),
+        parts::rules(config, tls.clone()),
         Arc::clone(&gate),
         pool,
         Arc::clone(&door),

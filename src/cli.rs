@@ -22,6 +22,7 @@ use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::report::ReportError;
 use crate::telemetry::log;
 use crate::tls::Acceptor;
+use crate::tls::connector::Connector;
 use crate::tls::ticket;
 
 /// Admission control between a fleet of MQTT devices and its broker.
@@ -237,10 +238,12 @@ fn warn(config: &Config) {
     }
     // What can't be loaded is a mistake, and was reported.
     let acceptor = Acceptor::load(&config.tls).ok();
+    let connector = config.upstream.tls.as_ref();
+    let connector = connector.and_then(|settings| Connector::load(settings, None).ok());
     let access = Access::load(&config.admin.guard).ok();
-    let of_tls = acceptor
-        .iter()
-        .flat_map(Acceptor::warnings)
+    let of_tls = acceptor.iter().flat_map(Acceptor::warnings);
+    let of_tls = of_tls
+        .chain(connector.iter().flat_map(Connector::warnings))
         .map(ToString::to_string);
     for warning in of_tls.chain(access.iter().flat_map(Access::warnings)) {
         // Whoever closed stderr does not want to know.

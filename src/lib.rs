@@ -7,7 +7,8 @@
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
 //! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`secret_file`], [`reconnect`], [`chart`] |
-//! | parts | [`tls`], [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`], [`budget`] |
+//! | TLS of both legs | [`tls`] |
+//! | parts | [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`], [`budget`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
 //! | composition | [`config`], [`app`], [`fleet`], [`report`] |
 //! | the command line | [`cli`] |

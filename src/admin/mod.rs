@@ -11,6 +11,7 @@ pub mod probe;
 mod server;
 mod status;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -54,6 +55,9 @@ pub trait State: Send + Sync + 'static {
 
     /// Whether new connections should come here.
     fn ready(&self) -> Result<(), NotReady>;
+
+    /// What keeps us from brokers, by their names.
+    fn troubles(&self) -> BTreeMap<String, String>;
 }
 
 /// Why `/readyz` says no.

@@ -32,12 +32,16 @@ struct Admission {
 struct Upstream {
     server: String,
     up: bool,
+    /// Why not, where it could not be reached.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
 }
 
 impl Status {
     pub(super) fn of(pages: &Pages) -> Self {
         let snapshot = pages.state.snapshot();
         let ready = pages.state.ready();
+        let mut troubles = pages.state.troubles();
         Self {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: pages.started.elapsed().as_secs(),
@@ -54,7 +58,11 @@ impl Status {
                 .metrics
                 .upstreams()
                 .into_iter()
-                .map(|(server, up)| Upstream { server, up })
+                .map(|(server, up)| Upstream {
+                    trouble: troubles.remove(&server),
+                    server,
+                    up,
+                })
                 .collect(),
             totals: pages.metrics.totals(),
         }

@@ -29,6 +29,11 @@ impl State for Daemon {
     fn ready(&self) -> Result<(), NotReady> {
         *self.ready.lock().unwrap()
     }
+
+    fn troubles(&self) -> BTreeMap<String, String> {
+        let why = "its certificate is signed by no authority".to_owned();
+        BTreeMap::from([("unix:/run/mqtt".to_owned(), why)])
+    }
 }
 
 struct Admin {
@@ -168,8 +173,14 @@ fn status_is_json_with_the_same_figures() {
     assert_eq!(status["admission"]["held"], 4);
     assert_eq!(
         status["upstreams"][1],
-        serde_json::json!({"server": "unix:/run/mqtt", "up": false})
+        serde_json::json!({
+            "server": "unix:/run/mqtt",
+            "up": false,
+            "trouble": "its certificate is signed by no authority",
+        })
     );
+    let reached = serde_json::json!({"server": "127.0.0.1:1883", "up": true});
+    assert_eq!(status["upstreams"][0], reached);
     assert_eq!(status["totals"]["connections"], 1);
     assert_eq!(status["totals"]["refused"]["hold-full"], 0);
 }

@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::aside::aside;
+use super::tls::Tls;
 use crate::admin::Access;
 use crate::admission::lanes::Lane;
 use crate::config::Config;
@@ -18,7 +19,6 @@ use crate::gate::Gate;
 use crate::listener::{self, Places};
 use crate::telemetry::audit::{self, Audit};
 use crate::telemetry::metrics::Metrics;
-use crate::tls::Acceptor;
 use crate::upstream::{Brokers, Renewal};
 
 /// What a reload reaches, and what the admin pages look at.
@@ -42,7 +42,7 @@ pub(super) struct Parts {
 pub(super) struct Prepared {
     /// Its lanes have their labels.
     pub(super) config: Config,
-    pub(super) acceptor: Acceptor,
+    pub(super) tls: Tls,
     pub(super) access: Access,
     pub(super) brokers: Renewal,
     /// The names of all lanes that ever were, by label.
@@ -68,7 +68,7 @@ impl Parts {
     pub(super) fn take(&self, prepared: Prepared) -> Option<Arc<Audit>> {
         let Prepared {
             config,
-            acceptor,
+            tls,
             access,
             brokers,
             lanes,
@@ -91,7 +91,7 @@ impl Parts {
         }
         self.places
             .set_most(places(config.listen.max_connections, self.descriptors));
-        self.house.replace_rules(rules(&config, acceptor));
+        self.house.replace_rules(rules(&config, tls));
         self.replace_audit(audit, &config)
     }
 
@@ -139,7 +139,7 @@ pub(super) async fn see_off(audit: Arc<Audit>) {
 }
 
 /// What connections go by under `config`.
-pub(super) fn rules(config: &Config, acceptor: Acceptor) -> Rules {
+pub(super) fn rules(config: &Config, tls: Tls) -> Rules {
     Rules {
         connection: config.connection,
         proxy_header: config.listen.proxy_header.clone(),
@@ -147,7 +147,8 @@ pub(super) fn rules(config: &Config, acceptor: Acceptor) -> Rules {
         upstream: config.upstream.clone(),
         relay: config.relay,
         drain: config.drain,
-        tls: acceptor,
+        tls: tls.acceptor,
+        connector: tls.connector,
     }
 }
 

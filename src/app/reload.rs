@@ -1,5 +1,5 @@
-//! Reading the configuration again: on SIGHUP all of it, and by itself what has changed of the files of `[tls]`, and of
-//! the configuration's own where `reload.watch` asks for that. What is whole and good takes the place of what was in
+//! Reading the configuration again: on SIGHUP all of it, and by itself what has changed of the files of `[tls]`, `[upstream.tls]` and
+//! `[admin]`, and of the configuration's own where `reload.watch` asks for that. What is whole and good takes the place of what was in
 //! effect, for the connections that come from then on; what is not changes nothing.
 
 use std::path::Path;
@@ -14,15 +14,16 @@ use super::aside::aside;
 use super::error::join;
 use super::parts::{Auditing, Parts, Prepared, TooManyLanes, label, see_off};
 use super::service::Service;
+use super::tls::Tls;
 use crate::admin::{Access, AccessError};
 use crate::config::{self, Config, Difference, Mistakes, Reloaded, Sources};
 use crate::telemetry::audit::{self, Audit, AuditError, Change};
 use crate::telemetry::metrics::Reload;
 use crate::telemetry::{log, wall_clock};
-use crate::tls::{Acceptor, Fingerprint, LoadError};
+use crate::tls::{Fingerprint, LoadError, connector};
 use crate::upstream::TooManyBrokers;
 
-/// How often the files of `[tls]` are looked at. Certificates are renewed days before they expire and revocation lists
+/// How often these files are looked at. Certificates are renewed days before they expire and revocation lists
 /// hours, so half a minute is soon; to read them all takes a millisecond. By content and not by events of the file
 /// system, which a volume that swaps symbolic links does not send.
 const LOOK: Duration = Duration::from_secs(30);
@@ -40,7 +41,7 @@ enum ReloadError {
     /// The operator's to mend: what `seawall check` says as well.
     #[error("{}", .0.in_a_line())]
     Configuration(#[from] Mistakes),
-    /// A file of `[tls]` has changed since it was checked.
+    /// A file of `[tls]` or `[upstream.tls]` has changed since it was checked.
     #[error("{}", join(.0, "; "))]
     Tls(Vec<LoadError>),
     /// The same of `[admin]`.
@@ -64,7 +65,7 @@ pub(super) struct Reloader {
     sources: Sources,
     /// What is in effect.
     config: Config,
-    acceptor: Acceptor,
+    tls: Tls,
     /// The names of all lanes that ever were, by label.
     lanes: Vec<String>,
     log: Option<log::Handle>,
@@ -79,6 +80,7 @@ pub(super) struct Reloader {
 #[derive(Clone, PartialEq)]
 pub(super) struct Seen {
     tls: Fingerprint,
+    upstream: Fingerprint,
     admin: Fingerprint,
     file: Fingerprint,
 }
@@ -88,6 +90,7 @@ impl Seen {
     pub(super) fn of(sources: &Sources, config: &Config) -> Self {
         Self {
             tls: config.tls.fingerprint(),
+            upstream: Fingerprint::of(config.upstream.tls.iter().flat_map(connector::Settings::files)),
             admin: Fingerprint::of(config.admin.guard.files()),
             file: Fingerprint::of(sources.file.iter().map(Path::new)),
         }
@@ -97,8 +100,8 @@ impl Seen {
 impl Reloader {
     /// For a daemon that runs by `config`, whose files were `seen` before they were loaded: what has changed in between
     /// is read once more.
-    pub(super) fn new(parts: Arc<Parts>, config: Config, seen: Seen, acceptor: Acceptor) -> Self {
-        show(&acceptor, &parts);
+    pub(super) fn new(parts: Arc<Parts>, config: Config, seen: Seen, tls: Tls) -> Self {
+        show(&tls, &parts);
         Self {
             parts,
             sources: Sources::default(),
@@ -109,7 +112,7 @@ impl Reloader {
                 .map(|lane| lane.name.clone())
                 .collect(),
             config,
-            acceptor,
+            tls,
             log: None,
             service: Arc::default(),
             seen,
@@ -163,7 +166,14 @@ impl Reloader {
                     self.reload("the file has changed").await;
                 }
             }
-            Ok(seen) if seen.tls != self.seen.tls || seen.admin != self.seen.admin => {
+            // That of the configuration alone is the operator's to say.
+            Ok(seen)
+                if seen
+                    != Seen {
+                        file: seen.file.clone(),
+                        ..self.seen.clone()
+                    } =>
+            {
                 self.reload_certificates(seen).await;
             }
             Ok(_) => {}
@@ -223,15 +233,15 @@ impl Reloader {
     /// Everything that can fail, and nothing that is seen outside.
     async fn prepare(&mut self) -> Result<(Prepared, Vec<Difference>, Vec<Difference>), ReloadError> {
         self.seen = self.seen_now().await?;
-        let (sources, running, acceptor) = (self.sources.clone(), self.config.clone(), self.acceptor.clone());
+        let (sources, running, tls) = (self.sources.clone(), self.config.clone(), self.tls.clone());
         let read = aside(move || {
             let reloaded = config::reload(&sources, &running)?;
             let seen = Seen::of(&sources, &reloaded.config);
-            let acceptor = acceptor.reload(&reloaded.config.tls).map_err(ReloadError::Tls)?;
+            let tls = tls.reload(&reloaded.config).map_err(ReloadError::Tls)?;
             let access = Access::load(&reloaded.config.admin.guard).map_err(ReloadError::Access)?;
-            Ok::<_, ReloadError>((reloaded, seen, acceptor, access))
+            Ok::<_, ReloadError>((reloaded, seen, tls, access))
         });
-        let (reloaded, seen, acceptor, access) = read.await??;
+        let (reloaded, seen, tls, access) = read.await??;
         let Reloaded {
             mut config,
             changed,
@@ -247,7 +257,7 @@ impl Reloader {
         };
         let prepared = Prepared {
             config,
-            acceptor,
+            tls,
             access,
             brokers,
             lanes,
@@ -272,10 +282,10 @@ impl Reloader {
 
     async fn take(&mut self, prepared: Prepared) {
         self.lanes.clone_from(&prepared.lanes);
-        self.acceptor = prepared.acceptor.clone();
+        self.tls = prepared.tls.clone();
         let before = std::mem::replace(&mut self.config, prepared.config.clone());
         let audit = self.parts.take(prepared);
-        show(&self.acceptor, &self.parts);
+        show(&self.tls, &self.parts);
         if before.log != self.config.log
             && let Some(log) = &self.log
             && let Err(error) = log.reconfigure(&self.config.log)
@@ -287,28 +297,31 @@ impl Reloader {
         }
     }
 
-    /// The files of `[tls]` and `[admin]` alone, under the configuration that is in effect.
+    /// The files of `[tls]`, `[upstream.tls]` and `[admin]` alone, under the configuration that is in effect.
     async fn reload_certificates(&mut self, seen: Seen) {
         const WHY: &str = "the files have changed";
-        self.seen.tls = seen.tls;
-        self.seen.admin = seen.admin;
-        let (settings, acceptor) = (self.config.tls.clone(), self.acceptor.clone());
-        let guard = self.config.admin.guard.clone();
+        self.seen = Seen {
+            file: self.seen.file.clone(),
+            ..seen
+        };
+        let (config, tls) = (self.config.clone(), self.tls.clone());
         let load = move || {
-            let access = Access::load(&guard).map_err(ReloadError::Access)?;
-            Ok::<_, ReloadError>((acceptor.reload(&settings).map_err(ReloadError::Tls)?, access))
+            let access = Access::load(&config.admin.guard).map_err(ReloadError::Access)?;
+            Ok::<_, ReloadError>((tls.reload(&config).map_err(ReloadError::Tls)?, access))
         };
         let loaded = match aside(load).await {
             Ok(loaded) => loaded,
             Err(error) => Err(error.into()),
         };
         match loaded {
-            Ok((acceptor, access)) => {
-                self.parts.house.replace_tls(&acceptor);
+            Ok((tls, access)) => {
+                self.parts
+                    .house
+                    .replace_tls(&tls.acceptor, tls.connector.as_ref());
                 self.parts.access.store(Arc::new(access));
                 tracing::info!(why = WHY, "certificates are reloaded");
-                show(&acceptor, &self.parts);
-                self.acceptor = acceptor;
+                show(&tls, &self.parts);
+                self.tls = tls;
                 self.tell(Reload::Done, "certificates", WHY, Map::new());
             }
             Err(error) => {
@@ -330,40 +343,13 @@ impl Reloader {
 
     fn tell_what_expired(&mut self) {
         let before = std::mem::replace(&mut self.looked, now());
-        let now = self.looked;
-        let has = |expires: i64| (before..now).contains(&expires);
-        for (name, _) in self
-            .acceptor
-            .certificates()
-            .iter()
-            .filter(|(_, expires)| has(*expires))
-        {
-            tracing::error!(name, "a server certificate has expired: clients refuse it");
-        }
-        for list in self
-            .acceptor
-            .revocation_lists()
-            .iter()
-            .filter(|list| has(list.expires))
-        {
-            tracing::error!(
-                file = list.name,
-                "a revocation list is past its time: tls.client_crl_expired decides"
-            );
-        }
+        self.tls.tell_what_expired(&(before..self.looked));
     }
 }
 
 /// Where the metrics and the log say what is in effect.
-fn show(acceptor: &Acceptor, parts: &Parts) {
-    let metrics = &parts.metrics;
-    let certificates = acceptor.certificates().iter();
-    metrics.certificates(certificates.map(|(name, expires)| (name.as_str(), *expires)));
-    let lists = acceptor.revocation_lists().iter();
-    metrics.revocation_lists(lists.map(|list| (list.name.as_str(), list.expires)));
-    for warning in acceptor.warnings() {
-        tracing::warn!("{warning}");
-    }
+fn show(tls: &Tls, parts: &Parts) {
+    tls.show(&parts.metrics);
     for warning in parts.access.load().warnings() {
         tracing::warn!("{warning}");
     }

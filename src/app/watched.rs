@@ -1,5 +1,7 @@
 //! The running daemon as its admin pages see it.
 
+use std::collections::BTreeMap;
+
 use super::parts::Parts;
 use crate::admin::{NotReady, State};
 use crate::admission::controller::Snapshot;
@@ -25,5 +27,12 @@ impl State for Parts {
             return Err(NotReady::NoBroker);
         }
         Ok(())
+    }
+
+    fn troubles(&self) -> BTreeMap<String, String> {
+        let troubles = self.brokers.troubles().into_iter();
+        troubles
+            .filter_map(|(server, why)| Some((self.metrics.server(server)?, why)))
+            .collect()
     }
 }

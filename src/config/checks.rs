@@ -15,6 +15,7 @@ pub(super) fn contradictions(config: &Config, reader: &mut Reader<'_>) {
     listen(config, reader);
     servers(config, reader);
     loops(config, reader);
+    server_names(config, reader);
     alpn(config, reader);
     proxy_protocol(config, reader);
 }
@@ -102,6 +103,25 @@ fn loops(config: &Config, reader: &mut Reader<'_>) {
                 let hint = "the address of the broker behind it";
                 reader.contradiction("upstream.servers", &["listen.addresses"], found, hint);
             }
+        }
+    }
+}
+
+/// TLS for a broker that can have none, as far as it is alone: beside others a unix socket is dialled in plain, since what
+/// is said on it leaves the machine in no case.
+fn server_names(config: &Config, reader: &mut Reader<'_>) {
+    let Some(tls) = &config.upstream.tls else { return };
+    let (path, servers) = ("upstream.servers", &config.upstream.servers);
+    let is_local = |server: &Server| matches!(server.endpoint, Endpoint::Unix(_));
+    if !servers.is_empty() && servers.iter().all(is_local) {
+        let found = "on unix sockets there is no TLS, and there is no other server".to_owned();
+        reader.contradiction("upstream.tls.enabled", &[path], found, "set it to false");
+    }
+    for server in servers.iter().filter(|server| !is_local(server)) {
+        if tls.server_name.is_none() && server.endpoint.host().is_none() {
+            let found = format!("no certificate can be for the name of {}", server.name);
+            let hint = "set upstream.tls.server_name to a name that is in it";
+            reader.contradiction(path, &["upstream.tls.server_name"], found, hint);
         }
     }
 }

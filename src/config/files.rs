@@ -5,6 +5,7 @@ use super::reader::Reader;
 use crate::admin::{Access, AccessError};
 use crate::budget;
 use crate::secret_file::SecretFileError;
+use crate::tls::connector::Connector;
 use crate::tls::{Acceptor, LoadError};
 
 /// Reports every file that can't be loaded.
@@ -13,6 +14,11 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
         reader.unusable("shared_budget.ca", error.to_string(), None);
     }
     for error in Acceptor::load(&config.tls).err().unwrap_or_default() {
+        report(reader, error.key(), &error.to_string(), is_missing(&error));
+    }
+    let connector = config.upstream.tls.as_ref();
+    let connector = connector.map(|settings| Connector::load(settings, None));
+    for error in connector.and_then(Result::err).unwrap_or_default() {
         report(reader, error.key(), &error.to_string(), is_missing(&error));
     }
     for error in Access::load(&config.admin.guard).err().unwrap_or_default() {

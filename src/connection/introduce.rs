@@ -9,11 +9,11 @@ use super::{Client, Life};
 use crate::proxy_header::{self, Certificate, Header, Route, Session};
 
 impl Life<'_> {
-    /// `bytes`, the first for the broker, with a header before them where `upstream.proxy_protocol` has one: so that both
-    /// leave in one write. Fails where the client's socket has no address any more.
-    pub(super) fn introduce(&self, client: &Client, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+    /// The header for the broker; empty where `upstream.proxy_protocol` has none. Fails where the client's socket has no
+    /// address any more.
+    pub(super) fn introduction(&self, client: &Client) -> io::Result<Vec<u8>> {
         let Some(version) = self.rules.upstream.proxy_header else {
-            return Ok(bytes);
+            return Ok(Vec::new());
         };
         let (socket, session) = client.get_ref();
         let route = match self.header.as_deref() {
@@ -29,9 +29,7 @@ impl Life<'_> {
             server_name: session.server_name(),
             alpn: session.alpn_protocol(),
         };
-        let mut introduced = proxy_header::write(version, route, &session);
-        introduced.extend(bytes);
-        Ok(introduced)
+        Ok(proxy_header::write(version, route, &session))
     }
 
     /// The client's certificate: a session resumes with the one that it was made with.

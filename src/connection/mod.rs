@@ -35,8 +35,9 @@ use crate::socket;
 use crate::telemetry::ending::{Attempt, Decision, Ending, HandshakeFailure, Phase, Side};
 use crate::telemetry::metrics::{PhaseGuard, Shed};
 use crate::telemetry::{Telemetry, wall_clock};
+use crate::tls::connector::Connector;
 use crate::tls::{self, pool::Pool};
-use crate::upstream::{self, Brokers};
+use crate::upstream::{self, Brokers, Probing};
 
 /// `[handshake]` and `[connect]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +67,8 @@ pub struct Rules {
     pub drain: drain::Settings,
     /// Certificates and versions.
     pub tls: tls::Acceptor,
+    /// `[upstream.tls]`, loaded; `None`: brokers are spoken to in plain.
+    pub connector: Option<Connector>,
 }
 
 /// What all connections share.
@@ -134,15 +137,26 @@ impl House {
         self.rules.load_full()
     }
 
+    /// How brokers that failed are to be tried now.
+    pub fn probing(&self) -> Probing {
+        let rules = self.rules.load();
+        Probing {
+            limit: rules.upstream.connect_timeout,
+            connector: rules.connector.clone(),
+            header: rules.upstream.proxy_header,
+        }
+    }
+
     /// Other rules for the connections that come from now on.
     pub fn replace_rules(&self, rules: Rules) {
         self.rules.store(Arc::new(rules));
     }
 
     /// Other certificates for the connections that come from now on.
-    pub fn replace_tls(&self, tls: &tls::Acceptor) {
+    pub fn replace_tls(&self, tls: &tls::Acceptor, connector: Option<&Connector>) {
         self.rules.rcu(|rules| Rules {
             tls: tls.clone(),
+            connector: connector.cloned(),
             ..Rules::clone(rules)
         });
     }

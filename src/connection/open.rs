@@ -15,7 +15,7 @@ use crate::mqtt::framing::Framing;
 use crate::reason::Reason;
 use crate::relay;
 use crate::telemetry::ending::Phase;
-use crate::upstream::{self, Answer, DialError, Health, NoAnswer, Upstream};
+use crate::upstream::{self, Answer, DialError, Health, Introduction, NoAnswer, Upstream, Way};
 
 /// A session with a broker.
 pub(super) struct Opened {
@@ -73,8 +73,15 @@ impl Life<'_> {
         loop {
             let permit = self.admit(client, &mut bytes, &arrival).await?;
             self.phase.to(Phase::Dialing);
-            match self.dial(&connect.client_id).await {
-                Ok((broker, trial)) => return self.open(client, bytes, connect, permit, broker, trial).await,
+            let Ok(header) = self.introduction(client) else {
+                permit.settle(Outcome::Unused);
+                return Err(NoSession::Left);
+            };
+            match self.dial(&connect.client_id, &header).await {
+                Ok(dialled) => {
+                    let bytes = introduced(&dialled.broker, header, bytes);
+                    return self.open(client, bytes, connect, permit, dialled).await;
+                }
                 Err(NotDialled::Shut) => permit.settle(Outcome::Unused),
                 Err(NotDialled::Failed) => {
                     permit.settle(Outcome::Failed);
@@ -93,7 +100,7 @@ impl Life<'_> {
 
     /// The first broker of this client's order that may be dialled and can be. A dry run refuses nobody: it dials those
     /// behind an open breaker as well, after the others.
-    async fn dial(&mut self, client_id: &str) -> Result<(Upstream, Trial), NotDialled> {
+    async fn dial(&mut self, client_id: &str, header: &[u8]) -> Result<Dialled, NotDialled> {
         let (house, settings) = (self.house, &self.rules.upstream);
         let mut shut = Vec::new();
         let mut failed = NotDialled::Shut;
@@ -103,14 +110,14 @@ impl Life<'_> {
                 continue;
             }
             failed = NotDialled::Failed;
-            if let Some(dialled) = self.dial_one(server).await {
+            if let Some(dialled) = self.dial_one(server, header).await {
                 return Ok(dialled);
             }
         }
         if house.door.is_dry_run() {
             for server in shut {
                 failed = NotDialled::Failed;
-                if let Some(dialled) = self.dial_one(server).await {
+                if let Some(dialled) = self.dial_one(server, header).await {
                     return Ok(dialled);
                 }
             }
@@ -118,21 +125,34 @@ impl Life<'_> {
         Err(failed)
     }
 
-    async fn dial_one(&mut self, server: usize) -> Option<(Upstream, Trial)> {
+    async fn dial_one(&mut self, server: usize, header: &[u8]) -> Option<Dialled> {
         let trial = Trial::new(&self.house.door, server);
         self.attempt.server = Some(server);
-        let settings = &self.rules.upstream;
-        let dialled = self
-            .house
-            .brokers
-            .dial(server, settings.connect_timeout, &settings.source_addresses);
+        let (settings, metrics) = (&self.rules.upstream, self.house.telemetry.metrics());
+        let way = Way {
+            sources: &settings.source_addresses,
+            tls: self
+                .rules
+                .connector
+                .as_ref()
+                .map(|connector| (connector, Introduction::Client(header))),
+        };
+        let dialled = self.house.brokers.dial(server, settings.connect_timeout, way);
         match dialled.await {
-            Ok(broker) => Some((broker, trial)),
+            Ok(broker) => {
+                if let Some(kind) = broker.handshake() {
+                    metrics.upstream_handshake(server, Some(kind));
+                }
+                Some(Dialled { broker, trial })
+            }
             Err(DialError::NoPort) => {
-                self.house.telemetry.metrics().no_port(server);
+                metrics.no_port(server);
                 None
             }
             Err(error) => {
+                if let DialError::Tls(_) = error {
+                    metrics.upstream_handshake(server, None);
+                }
                 tracing::debug!(server, %error, "a broker can't be dialled");
                 trial.tell(Report::Failed);
                 None
@@ -144,18 +164,12 @@ impl Life<'_> {
     async fn open(
         &mut self,
         client: &mut Client,
-        bytes: Vec<u8>,
+        (bytes, framing): (Vec<u8>, Framing),
         connect: &Connect,
         permit: Permit,
-        mut broker: Upstream,
-        trial: Trial,
+        dialled: Dialled,
     ) -> Result<Opened, NoSession> {
-        let mut framing = Framing::new();
-        framing.feed(&bytes);
-        let Ok(bytes) = self.introduce(client, bytes) else {
-            permit.settle(Outcome::Unused);
-            return Err(NoSession::Left);
-        };
+        let Dialled { mut broker, trial } = dialled;
         let patience = self.rules.upstream.connack_timeout;
         let answer =
             upstream::first_answer(client, &mut broker, bytes, framing, connect.version, patience).await;
@@ -189,6 +203,13 @@ impl Life<'_> {
                 brokers.note(server, Health::failed);
                 Err(refused(Reason::NoBroker))
             }
+            Err(NoAnswer::BrokeTls(error)) => {
+                tracing::debug!(server, %error, "a broker has ended TLS");
+                trial.tell(Report::Failed);
+                permit.settle(Outcome::Failed);
+                brokers.note(server, |health| health.unreachable(&error));
+                Err(refused(Reason::NoBroker))
+            }
             Err(NoAnswer::TimedOut) => {
                 trial.tell(Report::Failed);
                 permit.settle(Outcome::TimedOut);
@@ -197,6 +218,23 @@ impl Life<'_> {
             }
         }
     }
+}
+
+/// A broker that took a connection.
+struct Dialled {
+    broker: Upstream,
+    trial: Trial,
+}
+
+/// What is said first to `broker`, and where the client's packets stand behind it. The header for a broker behind TLS was
+/// said before the handshake; in plain it leaves in one write with the CONNECT.
+fn introduced(broker: &Upstream, header: Vec<u8>, bytes: Vec<u8>) -> (Vec<u8>, Framing) {
+    let mut framing = Framing::new();
+    framing.feed(&bytes);
+    if header.is_empty() || broker.handshake().is_some() {
+        return (bytes, framing);
+    }
+    ([header, bytes].concat(), framing)
 }
 
 /// One attempt on one broker: told how it came out, or abandoned when it is dropped, so that no probe is lost.

@@ -26,7 +26,7 @@ use self::budget::Budget;
 use self::families::{Audit, Clients, Gate, add, build_info, config_hash};
 use self::files::Files;
 use super::crowd::Crowd;
-use super::ending::{Attempt, Counted, Ending, Phase};
+use super::ending::{Attempt, Counted, Ending, HandshakeKind, Phase};
 use super::labels::{Each, Label};
 pub use super::labels::{Reload, Shed};
 pub use super::phase::PhaseGuard;
@@ -223,6 +223,13 @@ impl Metrics {
     pub fn no_port(&self, server: usize) {
         if let Some(upstream) = self.upstreams.get(server) {
             upstream.no_port.inc();
+        }
+    }
+
+    /// A TLS handshake with the broker with this index came to an end; `None`: it failed.
+    pub fn upstream_handshake(&self, server: usize, kind: Option<HandshakeKind>) {
+        if let Some(upstream) = self.upstreams.get(server) {
+            upstream.handshake(kind);
         }
     }
 

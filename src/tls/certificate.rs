@@ -18,17 +18,50 @@ use crate::secret_file::{self, Exposure};
 /// Where a chain and its key are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair<'a> {
-    /// The table of the configuration that names them: `tls` or `tls.hosts[3]`.
+    /// The table of the configuration that names them: `tls`, `tls.hosts[3]` or `upstream.tls`.
     pub(super) table: &'a str,
+    pub(super) shown_by: ShownBy,
     pub(super) certificate: &'a Path,
     pub(super) private_key: &'a Path,
+}
+
+/// Who shows a chain: for the words of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ShownBy {
+    /// The server, to clients.
+    Server,
+    /// Seawall as the client of brokers.
+    Client,
+}
+
+impl ShownBy {
+    const fn own(self) -> &'static str {
+        match self {
+            Self::Server => "the server's own",
+            Self::Client => "Seawall's own",
+        }
+    }
+
+    const fn to(self) -> &'static str {
+        match self {
+            Self::Server => "clients",
+            Self::Client => "brokers",
+        }
+    }
+
+    const fn chain(self) -> &'static str {
+        match self {
+            Self::Server => "PEM with one or more CERTIFICATE sections, the server's own and those above it",
+            Self::Client => "PEM with one or more CERTIFICATE sections, Seawall's own and those above it",
+        }
+    }
 }
 
 /// A chain with the key that belongs to it.
 #[derive(Debug)]
 pub(super) struct Certified {
     pub(super) key: Arc<CertifiedKey>,
-    /// When the server's own certificate expires, in Unix seconds.
+    /// When the certificate of its owner expires, in Unix seconds.
     pub(super) expires: i64,
 }
 
@@ -58,7 +91,12 @@ pub(super) fn load(
     let certificate_name = format!("{}.certificate", pair.table);
     let parsed: Vec<X509Certificate<'_>> = parse_all(&chain).map_err(|number| {
         let found = format!("has a certificate that can't be read, the {number}. in it");
-        vec![wrong(&certificate_name, pair.certificate, found, CHAIN)]
+        vec![wrong(
+            &certificate_name,
+            pair.certificate,
+            found,
+            pair.shown_by.chain(),
+        )]
     })?;
     let public_key = key.public_key();
     let own = |certificate: &X509Certificate<'_>| {
@@ -87,8 +125,9 @@ pub(super) fn load(
     };
     if !order.is_sorted() {
         warn(format!(
-            "the certificates in {} are not in the order of the chain, the server's own first: they are sent in it",
-            pair.certificate.display()
+            "the certificates in {} are not in the order of the chain, {} first: they are sent in it",
+            pair.certificate.display(),
+            pair.shown_by.own(),
         ));
     }
     for (index, certificate) in order
@@ -97,13 +136,14 @@ pub(super) fn load(
     {
         if let Some(fault) = outside(certificate.validity(), now) {
             let whose = if *index == leaf {
-                "the certificate"
+                "the certificate".to_owned()
             } else {
-                "a certificate above the server's own"
+                format!("a certificate above {}", pair.shown_by.own())
             };
             warn(format!(
-                "{whose} in {} {fault}: clients refuse it",
-                pair.certificate.display()
+                "{whose} in {} {fault}: {} refuse it",
+                pair.certificate.display(),
+                pair.shown_by.to(),
             ));
         }
     }
@@ -126,11 +166,9 @@ fn exposed(private_key: &Path) -> Option<Exposure> {
     secret_file::exposure(metadata.mode())
 }
 
-const CHAIN: &str = "PEM with one or more CERTIFICATE sections, the server's own and those above it";
-
 fn read_chain(pair: Pair<'_>) -> Result<Vec<CertificateDer<'static>>, LoadError> {
     let name = format!("{}.certificate", pair.table);
-    certificates(&name, pair.certificate, CHAIN)
+    certificates(&name, pair.certificate, pair.shown_by.chain())
 }
 
 /// Every certificate of a PEM file, at least one.

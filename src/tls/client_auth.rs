@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
-use rustls::RootCertStore;
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
@@ -12,7 +11,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
-use super::certificate::{certificates, outside};
+use super::authorities::{self, Roots};
 use super::files::{LoadError, Warning, read, wrong};
 use super::now;
 
@@ -83,7 +82,7 @@ impl Policy {
         let Some(authorities) = settings.authorities() else {
             return Ok((Self::nobody(), Vec::new()));
         };
-        let roots = read_authorities(&authorities.ca, now, warnings);
+        let roots = authorities::read(CA, &authorities.ca, now, warnings);
         let (lists, mut errors) = read_lists(&authorities.crl);
         let roots = match roots {
             Ok(roots) if errors.is_empty() => roots,
@@ -170,42 +169,6 @@ impl Policy {
 const CA: &str = "tls.client_ca";
 const CRL: &str = "tls.client_crl";
 const LISTS: &str = "revocation lists: PEM with X509 CRL sections, or one in DER";
-
-/// The authorities of a bundle.
-struct Roots {
-    store: RootCertStore,
-    certificates: Vec<CertificateDer<'static>>,
-}
-
-fn read_authorities(path: &Path, now: UnixTime, warnings: &mut Vec<Warning>) -> Result<Roots, LoadError> {
-    const EXPECTED: &str = "PEM with the CERTIFICATE sections of the authorities";
-    let certificates = certificates(CA, path, EXPECTED)?;
-    let mut store = RootCertStore::empty();
-    for (index, certificate) in certificates.iter().enumerate() {
-        let bad = |why: String| {
-            let found = format!(
-                "has a certificate that can't be used, the {}. in it ({why})",
-                index + 1
-            );
-            wrong(CA, path, found, EXPECTED)
-        };
-        store
-            .add(certificate.clone())
-            .map_err(|error| bad(error.to_string()))?;
-        let (_, parsed) = parse_x509_certificate(certificate).map_err(|error| bad(error.to_string()))?;
-        if let Some(fault) = outside(parsed.validity(), now) {
-            let (subject, path) = (parsed.subject(), path.display());
-            let text = format!(
-                "\"{subject}\" in {path} {fault}; what it has signed is accepted until you take it out"
-            );
-            warnings.push(Warning {
-                key: CA.to_owned(),
-                text,
-            });
-        }
-    }
-    Ok(Roots { store, certificates })
-}
 
 /// A revocation list with what is needed of it here.
 struct List {

@@ -55,8 +55,10 @@ pub enum LoadError {
         private_key: PathBuf,
     },
     /// The TLS library refuses the combination.
-    #[error("tls: {error}")]
+    #[error("{key}: {error}")]
     Unusable {
+        /// Configuration key that is concerned.
+        key: &'static str,
         /// What the library said.
         error: rustls::Error,
     },
@@ -70,7 +72,7 @@ impl LoadError {
     pub fn key(&self) -> &str {
         match self {
             Self::Unreadable { key, .. } | Self::WrongContent { key, .. } | Self::Mismatch { key, .. } => key,
-            Self::Unusable { .. } => "tls.certificate",
+            Self::Unusable { key, .. } => key,
             Self::Tickets(_) => "tls.resumption.secret_file",
         }
     }

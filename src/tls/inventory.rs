@@ -7,7 +7,7 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use rustls_pki_types::{ServerName, UnixTime};
 
-use super::certificate::{self, Pair};
+use super::certificate::{self, Pair, ShownBy};
 use super::client_auth::RevocationList;
 use super::files::{LoadError, Warning};
 use super::resolver::{HostName, Resolver};
@@ -32,6 +32,7 @@ impl Inventory {
     ) -> Result<Resolver, Vec<LoadError>> {
         let default = Pair {
             table: "tls",
+            shown_by: ShownBy::Server,
             certificate: &settings.certificate,
             private_key: &settings.private_key,
         };
@@ -60,6 +61,7 @@ impl Inventory {
     ) -> Result<Arc<CertifiedKey>, Vec<LoadError>> {
         let pair = Pair {
             table,
+            shown_by: ShownBy::Server,
             certificate: &host.certificate,
             private_key: &host.private_key,
         };

@@ -1,7 +1,9 @@
-//! TLS towards the clients.
+//! TLS towards the clients, and towards the brokers ([`connector`]).
 
+mod authorities;
 mod certificate;
 mod client_auth;
+pub mod connector;
 mod failure;
 mod files;
 pub mod hello;
@@ -9,6 +11,7 @@ mod identity;
 mod inventory;
 pub mod pool;
 mod resolver;
+mod sessions;
 mod start;
 mod suites;
 pub mod ticket;
@@ -177,7 +180,10 @@ impl Acceptor {
             .as_ref()
             .map(|tickets| tickets.under(client_policy(&policy)));
         let config = server_config(settings, provider, Arc::new(resolver), &policy, ticketer.as_ref())
-            .map_err(|error| vec![LoadError::Unusable { error }])?;
+            .map_err(|error| {
+                let key = "tls.certificate";
+                vec![LoadError::Unusable { key, error }]
+            })?;
         if let (Some(tickets), Some(secret)) = (&tickets, renewed) {
             tickets.adopt(secret);
         }

@@ -1,6 +1,7 @@
 //! From the forwarded CONNECT to the broker's CONNACK.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio_util::io::poll_read_buf;
 use crate::mqtt::Version;
 use crate::mqtt::connack::{self, FirstAnswer};
 use crate::mqtt::framing::Framing;
+use crate::tls::connector::{self, ConnectError};
 
 /// Rounds of AUTH before the CONNACK: SCRAM needs two, Kerberos three; past this it is a loop.
 const AUTH_ROUNDS: u32 = 16;
@@ -42,10 +44,12 @@ pub struct Answer {
 }
 
 /// No CONNACK came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum NoAnswer {
     /// The broker closed, reset, or sent what is no answer to a CONNECT.
     BrokerFailed,
+    /// The broker ended TLS with a word: in TLS 1.3 it says so late that it does not like our certificate.
+    BrokeTls(ConnectError),
     /// The broker stayed silent.
     TimedOut,
     /// The client left.
@@ -125,6 +129,8 @@ where
     U: AsyncRead + AsyncWrite + Unpin,
 {
     let mut sent = 0;
+    // A TLS stream says "taken" with ciphertext still unsent, also when it returned the last time.
+    let mut unflushed = true;
     poll_fn(|cx| {
         loop {
             while !up.is_empty() {
@@ -132,13 +138,23 @@ where
                     Poll::Ready(Ok(count)) if count > 0 => {
                         up.drain(..count);
                         sent += count as u64;
+                        unflushed = true;
                     }
-                    Poll::Ready(_) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
+                    Poll::Ready(Ok(_)) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(of_broker(&error))),
                     Poll::Pending => break,
                 }
             }
+            if unflushed {
+                match Pin::new(&mut *broker).poll_flush(cx) {
+                    Poll::Ready(Ok(())) => unflushed = false,
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(of_broker(&error))),
+                    Poll::Pending => {}
+                }
+            }
             match poll_read_buf(Pin::new(&mut *broker), cx, down) {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(of_broker(&error))),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(sent)),
                 Poll::Pending => {}
             }
@@ -153,6 +169,10 @@ where
         }
     })
     .await
+}
+
+fn of_broker(error: &io::Error) -> NoAnswer {
+    connector::broken_off(error).map_or(NoAnswer::BrokerFailed, NoAnswer::BrokeTls)
 }
 
 async fn pass_on<D: AsyncWrite + Unpin>(client: &mut D, bytes: &[u8]) -> Result<(), NoAnswer> {

@@ -3,7 +3,6 @@
 //! A broker keeps its index for the life of the process, whatever a reload makes of the list: who dials it while the list
 //! changes reports on the one that it dialled.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -11,9 +10,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tokio::time::{sleep, timeout};
 
-use super::dial::{Broker, DialError, Sources, Upstream};
+use super::dial::{Broker, DialError, Introduction, Upstream, Way};
 use super::pick::{self, Balance, Candidates};
 use super::{Health, Server};
+use crate::proxy_header;
+use crate::tls::connector::Connector;
 
 /// Names are looked up this often, beside the connections and not on their path: a resolver that hangs must not hold
 /// a CONNECT. Short enough to follow a broker that was moved within a client's patience.
@@ -37,6 +38,28 @@ pub struct Brokers {
     picked: AtomicUsize,
     /// Dials so far: turns through `upstream.source_addresses`.
     dialled: AtomicUsize,
+}
+
+/// How brokers that failed are tried.
+#[derive(Clone, Debug)]
+pub struct Probing {
+    /// Deadline of each attempt.
+    pub limit: Duration,
+    /// TLS, where clients' dials have it.
+    pub connector: Option<Connector>,
+    /// The header that a broker expects before it.
+    pub header: Option<proxy_header::Version>,
+}
+
+impl Probing {
+    fn way(&self) -> Way<'_> {
+        let introduction = self.header.map_or(Introduction::Client(&[]), Introduction::Own);
+        Way {
+            // From any address: one connection that is closed at once.
+            sources: &[],
+            tls: self.connector.as_ref().map(|connector| (connector, introduction)),
+        }
+    }
 }
 
 /// Immutable; a reload makes another one.
@@ -115,19 +138,11 @@ impl Brokers {
         order
     }
 
-    /// Dials the broker with this index, within `limit`, from one of `sources`.
-    pub async fn dial(
-        &self,
-        server: usize,
-        limit: Duration,
-        sources: &[IpAddr],
-    ) -> Result<Upstream, DialError> {
+    /// Dials the broker with this index, TLS included, all within `limit`.
+    pub async fn dial(&self, server: usize, limit: Duration, way: Way<'_>) -> Result<Upstream, DialError> {
         let broker = self.broker(server).ok_or(DialError::Unresolved)?;
-        let sources = Sources {
-            all: sources,
-            turn: self.dialled.fetch_add(1, Ordering::Relaxed),
-        };
-        let dialled = timeout(limit, broker.dial(sources))
+        let turn = self.dialled.fetch_add(1, Ordering::Relaxed);
+        let dialled = timeout(limit, broker.dial(way, turn))
             .await
             .unwrap_or(Err(DialError::TimedOut));
         match dialled {
@@ -135,7 +150,7 @@ impl Brokers {
             // That is our want of ports, and says nothing of the broker.
             Err(DialError::NoPort) => Err(DialError::NoPort),
             Err(error) => {
-                broker.health.failed();
+                broker.health.unreachable(&error);
                 Err(error)
             }
         }
@@ -165,25 +180,43 @@ impl Brokers {
             .collect()
     }
 
-    /// Dials the brokers that failed until they take a connection again, each within the `limit` of the moment; those
-    /// alone that `may_dial` allows.
+    /// What keeps us from each broker in use, by index; nothing from those that are not in the list.
+    pub fn troubles(&self) -> Vec<(usize, String)> {
+        let table = self.table.load();
+        table
+            .brokers()
+            .filter_map(|(server, broker)| Some((server, broker.health.trouble()?)))
+            .collect()
+    }
+
+    /// Dials the brokers that failed until they take a connection again, as `probing` says at the moment; those alone that
+    /// `may_dial` allows. Where there is TLS, all of them once under each new setting: nobody should learn from his
+    /// clients that a certificate is not trusted.
     pub async fn keep_probing(
         self: Arc<Self>,
-        limit: impl Fn() -> Duration,
+        probing: impl Fn() -> Probing,
         may_dial: impl Fn(usize) -> bool,
     ) {
-        // From any address: one connection that is closed at once.
-        let any = Sources { all: &[], turn: 0 };
+        let mut tried: Option<Connector> = None;
         loop {
+            let now = probing();
+            let is_new = match (&now.connector, &tried) {
+                (Some(connector), Some(tried)) => !connector.is(tried),
+                (connector, _) => connector.is_some(),
+            };
             let table = self.table.load_full();
-            let failed =
-                |(server, broker): &(usize, &Arc<Broker>)| broker.health.wants_probe() && may_dial(*server);
-            for (_, broker) in table.brokers().filter(failed) {
-                if let Ok(Ok(_)) = timeout(limit(), broker.dial(any)).await {
-                    broker.health.succeeded();
+            let due = |(server, broker): &(usize, &Arc<Broker>)| {
+                (is_new || broker.health.wants_probe()) && may_dial(*server)
+            };
+            for (_, broker) in table.brokers().filter(due) {
+                match broker.probe(now.way(), now.limit).await {
+                    Ok(()) => broker.health.succeeded(),
+                    Err(DialError::NoPort) => {}
+                    Err(error) => broker.health.unreachable(&error),
                 }
             }
             drop(table);
+            tried = now.connector;
             sleep(PROBE_INTERVAL).await;
         }
     }
@@ -232,7 +265,7 @@ impl Table {
             let index = known.iter().position(|broker| broker.server == *server);
             in_use.push(index.unwrap_or(known.len()));
             if index.is_none() {
-                known.push(Arc::new(Broker::new(server)));
+                known.push(Arc::new(Broker::new(server, known.len())));
             }
         }
         Self {

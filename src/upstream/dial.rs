@@ -6,19 +6,29 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use rustls_pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
 use super::{Endpoint, Health, Server};
+use crate::proxy_header;
 use crate::socket;
+use crate::telemetry::ending::HandshakeKind;
+use crate::tls::connector::{self, ConnectError, Connector};
 
 /// One broker, and what is known of it.
 #[derive(Debug)]
 pub(super) struct Broker {
     pub(super) server: Server,
+    index: usize,
+    /// What its certificate is for, unless `upstream.tls.server_name` says something else.
+    host: Option<ServerName<'static>>,
     /// What a name was last found to mean.
     found: ArcSwap<Vec<SocketAddr>>,
     pub(super) health: Health,
@@ -37,9 +47,30 @@ pub enum DialError {
     /// It did not answer in time.
     #[error("no answer within upstream.connect_timeout")]
     TimedOut,
+    /// It took the connection, and TLS did not come about.
+    #[error(transparent)]
+    Tls(#[from] ConnectError),
     /// The operating system said no.
     #[error(transparent)]
     Failed(#[from] io::Error),
+}
+
+/// How a broker is dialled.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// Local addresses to dial from, in turn; empty: the system picks one.
+    pub sources: &'a [IpAddr],
+    /// TLS; `None`: in plain. A unix socket is never left by what is said on it, and is spoken to in plain.
+    pub tls: Option<(&'a Connector, Introduction<'a>)>,
+}
+
+/// What is said in plain before TLS.
+#[derive(Clone, Copy, Debug)]
+pub enum Introduction<'a> {
+    /// These bytes, the PROXY protocol header of a client, or nothing.
+    Client(&'a [u8]),
+    /// A header for a connection of our own: a broker that expects one waits for it.
+    Own(proxy_header::Version),
 }
 
 /// A socket to a broker, counted as one of its connections until it is dropped.
@@ -53,13 +84,17 @@ pub struct Upstream {
 pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// Boxed: its 1.2 kB are no room that plain ones should take as well.
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Broker {
     /// Nothing speaks against it. A name has no address before [`Self::look_up`] has run.
-    pub(super) fn new(server: &Server) -> Self {
+    pub(super) fn new(server: &Server, index: usize) -> Self {
         Self {
             server: server.clone(),
+            index,
+            host: server.endpoint.host(),
             found: ArcSwap::default(),
             health: Health::default(),
             open: Arc::default(),
@@ -71,24 +106,64 @@ impl Broker {
         matches!(self.server.endpoint, Endpoint::Name(..))
     }
 
-    pub(super) async fn dial(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
+    /// Dials it; among the sources of `way` this is the `turn`th dial.
+    pub(super) async fn dial(&self, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
         match &self.server.endpoint {
             Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-            Endpoint::Address(address) => dial_tcp(*address, sources).await,
-            Endpoint::Name(..) => self.dial_found(sources).await,
+            Endpoint::Address(address) => self.dial_tcp(*address, way, turn).await,
+            Endpoint::Name(..) => self.dial_found(way, turn).await,
         }
     }
 
+    /// Whether it can be used: a dial within `limit`, and behind TLS a second look. Closes at once.
+    pub(super) async fn probe(&self, way: Way<'_>, limit: Duration) -> Result<(), DialError> {
+        let dialled = timeout(limit, self.dial(way, 0)).await;
+        if let Stream::Tls(mut stream) = dialled.unwrap_or(Err(DialError::TimedOut))? {
+            connector::settled(&mut stream).await?;
+            // A few bytes into an empty socket. Who does not take them has closed.
+            let _ = timeout(limit, stream.shutdown()).await;
+        }
+        Ok(())
+    }
+
     /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
-    async fn dial_found(&self, sources: Sources<'_>) -> Result<Stream, DialError> {
+    async fn dial_found(&self, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
         let mut last = DialError::Unresolved;
         for address in self.found.load().iter() {
-            match dial_tcp(*address, sources).await {
+            match self.dial_tcp(*address, way, turn).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    async fn dial_tcp(&self, address: SocketAddr, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
+        let stream = if way.sources.is_empty() {
+            TcpStream::connect(address).await.map_err(of_connect)?
+        } else {
+            dial_from(address, way.sources, turn).await?
+        };
+        socket::condition(&SockRef::from(&stream))?;
+        match way.tls {
+            None => Ok(Stream::Tcp(stream)),
+            // Boxed: few have a handshake on their hands, and all keep room for what they may have.
+            Some((connector, introduction)) => Box::pin(self.secure(stream, connector, introduction)).await,
+        }
+    }
+
+    async fn secure(
+        &self,
+        mut socket: TcpStream,
+        connector: &Connector,
+        introduction: Introduction<'_>,
+    ) -> Result<Stream, DialError> {
+        match introduction {
+            Introduction::Client(header) => socket.write_all(header).await?,
+            Introduction::Own(version) => socket.write_all(&own_header(version, &socket)?).await?,
+        }
+        let stream = connector.connect(socket, self.index, self.host.as_ref()).await?;
+        Ok(Stream::Tls(stream))
     }
 
     /// Asks what its name means now. One that is not found keeps the addresses that it had.
@@ -103,26 +178,21 @@ impl Broker {
     }
 }
 
-/// Where dials come from, and with which address this one begins.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sources<'a> {
-    pub(super) all: &'a [IpAddr],
-    pub(super) turn: usize,
-}
-
-async fn dial_tcp(address: SocketAddr, sources: Sources<'_>) -> Result<Stream, DialError> {
-    let stream = if sources.all.is_empty() {
-        TcpStream::connect(address).await.map_err(of_connect)?
-    } else {
-        dial_from(address, sources).await?
+/// The header of a connection that is nobody's but ours, in the form of a client's without a certificate: brokers take no
+/// other (Mosquitto 2.1 hangs up on the form for health checks).
+fn own_header(version: proxy_header::Version, socket: &TcpStream) -> io::Result<Vec<u8>> {
+    let route = proxy_header::Route::new(socket.local_addr()?, socket.peer_addr()?);
+    let session = proxy_header::Session {
+        version: "TLSv1.3",
+        certificate: None,
+        server_name: None,
+        alpn: None,
     };
-    socket::condition(&SockRef::from(&stream))?;
-    Ok(Stream::Tcp(stream))
+    Ok(proxy_header::write(version, route, &session))
 }
 
 /// Each address of the broker's family once, until one has a port left.
-async fn dial_from(address: SocketAddr, sources: Sources<'_>) -> Result<TcpStream, DialError> {
-    let Sources { all, turn } = sources;
+async fn dial_from(address: SocketAddr, all: &[IpAddr], turn: usize) -> Result<TcpStream, DialError> {
     let begin = turn.checked_rem(all.len()).unwrap_or(0);
     let in_turn = all.iter().cycle().skip(begin).take(all.len());
     for source in in_turn.filter(|source| source.is_ipv4() == address.is_ipv4()) {
@@ -168,6 +238,14 @@ impl Upstream {
             open: Arc::clone(open),
         }
     }
+
+    /// The kind of TLS handshake that it began with, behind what was said in plain; `None`: it goes on in plain.
+    pub fn handshake(&self) -> Option<HandshakeKind> {
+        match &self.stream {
+            Stream::Tls(stream) => Some(connector::kind(stream)),
+            Stream::Tcp(_) | Stream::Unix(_) => None,
+        }
+    }
 }
 
 impl Drop for Upstream {
@@ -181,6 +259,7 @@ impl AsyncRead for Upstream {
         match &mut self.get_mut().stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, into),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, into),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, into),
         }
     }
 }
@@ -190,6 +269,7 @@ impl AsyncWrite for Upstream {
         match &mut self.get_mut().stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
     }
 
@@ -197,6 +277,7 @@ impl AsyncWrite for Upstream {
         match &mut self.get_mut().stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -204,6 +285,7 @@ impl AsyncWrite for Upstream {
         match &mut self.get_mut().stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

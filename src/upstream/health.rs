@@ -1,7 +1,6 @@
 //! Whether a broker can be used, for `/readyz` and `seawall_upstream_up`.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -13,47 +12,82 @@ const DISTRUST: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub struct Health(Mutex<Option<Failed>>);
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Failed {
     distrusted_until: Instant,
+    /// What keeps us from it, where that is known and no client's doing.
+    trouble: Option<String>,
 }
 
 impl Health {
     /// Whether nothing speaks against it.
     pub fn is_up(&self) -> bool {
-        self.read().is_none()
+        self.lock().is_none()
     }
 
     /// It answered, or took a dial after a failure.
     pub fn succeeded(&self) {
-        self.write(None);
+        *self.lock() = None;
     }
 
-    /// It could not be dialled or broke off.
+    /// It broke off.
     pub fn failed(&self) {
-        self.write(Some(Failed {
-            distrusted_until: Instant::now(),
-        }));
+        self.note(Duration::ZERO, None);
+    }
+
+    /// It could not be reached, for this reason.
+    pub fn unreachable(&self, why: &impl ToString) {
+        self.note(Duration::ZERO, Some(why.to_string()));
     }
 
     /// It stayed silent.
     pub fn stayed_silent(&self) {
-        self.write(Some(Failed {
-            distrusted_until: Instant::now() + DISTRUST,
-        }));
+        self.note(DISTRUST, None);
     }
 
     /// Whether a dial should find out if it is back.
     pub fn wants_probe(&self) -> bool {
-        self.read()
+        let failed = self.lock();
+        failed
+            .as_ref()
             .is_some_and(|failed| failed.distrusted_until <= Instant::now())
     }
 
-    fn read(&self) -> Option<Failed> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What keeps us from it, since when it was last reached: the network, the system, TLS. Nothing that a client can cause.
+    pub fn trouble(&self) -> Option<String> {
+        self.lock().as_ref()?.trouble.clone()
     }
 
-    fn write(&self, state: Option<Failed>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    fn note(&self, distrust: Duration, trouble: Option<String>) {
+        *self.lock() = Some(Failed {
+            distrusted_until: Instant::now() + distrust,
+            trouble,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Failed>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_trouble_is_that_of_the_last_attempt() {
+        let health = Health::default();
+        assert_eq!((health.is_up(), health.trouble()), (true, None));
+        health.unreachable(&"connection refused");
+        assert_eq!(health.trouble().as_deref(), Some("connection refused"));
+        assert!(!health.is_up() && health.wants_probe());
+        // It was reached: what happened then may be a client's doing.
+        health.failed();
+        assert_eq!((health.is_up(), health.trouble()), (false, None));
+        health.unreachable(&"not trusted");
+        health.stayed_silent();
+        assert_eq!((health.trouble(), health.wants_probe()), (None, false));
+        health.succeeded();
+        assert!(health.is_up());
     }
 }

@@ -11,11 +11,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use answer::{Answer, NoAnswer, first_answer, see_out};
-pub use brokers::{Brokers, Renewal, TooManyBrokers};
-pub use dial::{DialError, Upstream};
+pub use brokers::{Brokers, Probing, Renewal, TooManyBrokers};
+pub use dial::{DialError, Introduction, Upstream, Way};
 pub use health::Health;
 
+use rustls_pki_types::ServerName;
+
 use crate::proxy_header;
+use crate::tls::connector;
 
 /// `[upstream]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,8 @@ pub struct Settings {
     pub connack_timeout: Duration,
     /// The PROXY protocol header that tells a broker who its client is; `None`: none is sent.
     pub proxy_header: Option<proxy_header::Version>,
+    /// `[upstream.tls]`; `None`: brokers are spoken to in plain.
+    pub tls: Option<connector::Settings>,
 }
 
 /// Where a broker listens, and how it was written: metric label `server`.
@@ -52,4 +57,16 @@ pub enum Endpoint {
     Name(String, u16),
     /// A unix socket.
     Unix(PathBuf),
+}
+
+impl Endpoint {
+    /// What the certificate of a broker is for which is dialled there; `None`: there is no TLS, or no certificate can be
+    /// for a name like that.
+    pub fn host(&self) -> Option<ServerName<'static>> {
+        match self {
+            Self::Address(address) => Some(ServerName::from(address.ip())),
+            Self::Name(name, _) => ServerName::try_from(name.clone()).ok(),
+            Self::Unix(_) => None,
+        }
+    }
 }

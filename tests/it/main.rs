@@ -54,4 +54,5 @@ mod storm;
 mod storm_command;
 mod takeover;
 mod tls;
+mod upstream_tls;
 mod wire;

@@ -91,6 +91,33 @@ async fn certificates_are_read_when_they_have_changed_or_when_that_is_asked_for(
 }
 
 #[tokio::test]
+async fn files_of_the_brokers_side_are_read_when_they_have_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), 2030);
+    let ca = folder.path().join("brokers.pem");
+    std::fs::copy(folder.path().join("server.pem"), &ca).unwrap();
+    let mut sources = flags(folder.path());
+    sources.set.push("upstream.tls.enabled=true".to_owned());
+    sources.set.push(format!("upstream.tls.ca={}", ca.display()));
+    let (running, mut reloader) = start(sources).await;
+    let in_use = || running.parts.house.rules().connector.clone().unwrap();
+    let first = in_use();
+    reloader.look(false).await;
+    assert!(in_use().is(&first), "nothing has changed");
+    reloader.look(true).await;
+    assert!(in_use().is(&first), "read again, and the same");
+    std::fs::write(&ca, "nothing").unwrap();
+    reloader.look(false).await;
+    assert!(in_use().is(&first), "what is not good changes nothing");
+    assert_eq!(seen(&running), (2030, [1.0, 1.0]));
+    write(folder.path(), 2031);
+    std::fs::copy(folder.path().join("server.pem"), &ca).unwrap();
+    reloader.look(false).await;
+    assert!(!in_use().is(&first));
+    assert_eq!(seen(&running), (2031, [2.0, 1.0]), "all of them together");
+}
+
+#[tokio::test]
 async fn who_drains_reads_nothing() {
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), 2030);
@@ -179,6 +206,11 @@ const CHANGES: &[(&str, &str)] = &[
     ("log.level", "\"debug\""),
     ("log.format", "\"json\""),
     ("reload.watch", "true"),
+    ("upstream.tls.enabled", "false"),
+    ("upstream.tls.ca", "\"FOLDER/other.pem\""),
+    ("upstream.tls.server_name", "\"broker.example\""),
+    ("upstream.tls.certificate", "\"FOLDER/other.pem\""),
+    ("upstream.tls.private_key", "\"FOLDER/other.key\""),
     // The last, for brokers keep their indices: no other process would have those.
     ("upstream.servers", "[\"127.0.0.1:2\", \"127.0.0.1:1\"]"),
 ];
@@ -207,6 +239,10 @@ fn base(folder: &Path) -> BTreeMap<&'static str, String> {
         ("handshake.resumed_rate", "100"),
         ("admission.per_source.rate", "100"),
         ("upstream.servers", "[\"127.0.0.1:1\"]"),
+        ("upstream.tls.enabled", "true"),
+        ("upstream.tls.ca", "\"FOLDER/server.pem\""),
+        ("upstream.tls.certificate", "\"FOLDER/server.pem\""),
+        ("upstream.tls.private_key", "\"FOLDER/server.key\""),
         ("audit.path", "\"FOLDER/audit.jsonl\""),
     ];
     settings.map(|(key, value)| (key, value.to_owned())).into()
@@ -234,7 +270,7 @@ fn file(folder: &Path, settings: &BTreeMap<&str, String>) -> Sources {
 fn in_effect(reloader: &Reloader) -> String {
     let Reloader {
         parts,
-        acceptor,
+        tls: Tls { acceptor, .. },
         config,
         ..
     } = reloader;
@@ -242,6 +278,7 @@ fn in_effect(reloader: &Reloader) -> String {
     let tls = (
         acceptor.certificates(),
         acceptor.policy().fingerprint(),
+        &rules.connector,
         // What the acceptor was made from, and the log goes by.
         &config.tls,
         (&config.log, config.watch),
@@ -316,6 +353,10 @@ async fn every_key_that_may_change_takes_effect_as_after_a_restart() {
         if let "tls.certificate" | "tls.private_key" = *key {
             settings.insert("tls.certificate", "\"FOLDER/other.pem\"".to_owned());
             settings.insert("tls.private_key", "\"FOLDER/other.key\"".to_owned());
+        }
+        if let "upstream.tls.certificate" | "upstream.tls.private_key" = *key {
+            settings.insert("upstream.tls.certificate", "\"FOLDER/other.pem\"".to_owned());
+            settings.insert("upstream.tls.private_key", "\"FOLDER/other.key\"".to_owned());
         }
         if let "admin.tls.certificate" | "admin.tls.private_key" = *key {
             settings.insert("admin.tls.certificate", "\"FOLDER/server.pem\"".to_owned());

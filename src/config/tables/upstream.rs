@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use rustls_pki_types::ServerName;
+
+use super::tls::OPTIONAL_FILE;
 use super::{DEADLINE, LONGEST, SHORTEST};
 use crate::admission::breaker;
 use crate::config::address::{SERVER, SOURCE};
 use crate::config::keys::Change::OnReload;
-use crate::config::kind::{Choice, Whole};
+use crate::config::kind::{Choice, Parsed, Switch, Whole};
 use crate::config::list::List;
 use crate::config::quantity::Span;
 use crate::config::reader::Table;
 use crate::proxy_header;
+use crate::tls::connector;
 use crate::upstream::Settings;
 use crate::upstream::pick::Balance;
 
@@ -50,8 +54,66 @@ pub(super) fn table(table: &mut Table<'_, '_>) -> (Settings, breaker::Settings) 
         proxy_header: table.key("proxy_protocol", OnReload, &headers, None),
         // Any: one address has 28,000 ports for each broker, which is enough for most.
         source_addresses: table.key("source_addresses", OnReload, &sources, Vec::new()),
+        tls: table.table("tls", tls),
     };
     (settings, table.table("breaker", breaker))
+}
+
+/// A name that a certificate can be for, or none.
+const SERVER_NAME: Parsed<Option<ServerName<'static>>> = Parsed {
+    allowed: "a name such as \"broker.example.com\" or an IP address, or \"\" for the host of each server",
+    parse: |text| match text {
+        "" => Ok(None),
+        text => ServerName::try_from(text.to_owned())
+            .map(Some)
+            .map_err(|_| text.contains(':').then(|| "without a port".to_owned())),
+    },
+    show: |name| {
+        name.as_ref()
+            .map_or_else(String::new, |name| name.to_str().into_owned())
+    },
+};
+
+fn tls(table: &mut Table<'_, '_>) -> Option<connector::Settings> {
+    // Off: the broker is most often on the same machine, or in a network that is trusted as much.
+    let enabled = table.key("enabled", OnReload, &Switch, false);
+    // None: who may vouch for a broker only its operator knows, and the system's authorities are at another place on each.
+    let ca = table.key("ca", OnReload, &OPTIONAL_FILE, None);
+    // Empty, the host as it is dialled: what a certificate is for.
+    let server_name = table.key("server_name", OnReload, &SERVER_NAME, None);
+    // None: most brokers ask for none.
+    let certificate = table.key("certificate", OnReload, &OPTIONAL_FILE, None);
+    let private_key = table.key("private_key", OnReload, &OPTIONAL_FILE, None);
+    let certificate = match (certificate, private_key) {
+        (Some(certificate), Some(private_key)) => Some((certificate, private_key)),
+        (Some(_), None) => {
+            let hint = "set upstream.tls.private_key";
+            table.contradiction("certificate", &["private_key"], "has no private key", hint);
+            None
+        }
+        (None, Some(_)) => {
+            let hint = "set upstream.tls.certificate";
+            table.contradiction("private_key", &["certificate"], "has no certificate", hint);
+            None
+        }
+        (None, None) => None,
+    };
+    if !enabled {
+        return None;
+    }
+    let Some(ca) = ca else {
+        let found = "no authority is named that could have signed a broker's certificate";
+        let hint = "set upstream.tls.ca; for a certificate of a public authority: \
+                    \"/etc/ssl/certs/ca-certificates.crt\" (Debian, Ubuntu, Alpine), \
+                    \"/etc/pki/tls/certs/ca-bundle.crt\" (Fedora, RHEL)";
+        table.contradiction("enabled", &["ca"], found, hint);
+        return None;
+    };
+    Some(connector::Settings {
+        ca,
+        server_name,
+        certificate,
+    })
 }
 
 fn breaker(table: &mut Table<'_, '_>) -> breaker::Settings {

@@ -10,6 +10,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, I
 use super::BrokerTotals;
 use super::families::{counters, histograms, registered};
 use crate::admission::breaker::State;
+use crate::telemetry::ending::HandshakeKind;
 use crate::telemetry::labels::EachCode;
 
 /// Seconds. A broker without work answers within a few ms; 0.2 is the default of `admission.adaptive.target_latency`
@@ -31,6 +32,7 @@ struct Families {
     up: IntGaugeVec,
     breaker: IntGaugeVec,
     no_port: IntCounterVec,
+    handshakes: IntCounterVec,
 }
 
 /// One broker.
@@ -39,8 +41,16 @@ pub(super) struct Upstream {
     connack_seconds: Histogram,
     connacks: EachCode<IntCounter>,
     pub(super) no_port: IntCounter,
+    handshakes: Handshakes,
     /// `None`: a reload took it away.
     pub(super) now: Option<Now>,
+}
+
+/// TLS handshakes with a broker.
+struct Handshakes {
+    full: IntCounter,
+    resumed: IntCounter,
+    failed: IntCounter,
 }
 
 /// What tells of now.
@@ -81,6 +91,12 @@ impl Upstreams {
                 "seawall_upstream_no_port_total",
                 "Dials for which no local port was left",
                 &["server"],
+            )?,
+            handshakes: counters(
+                registry,
+                "seawall_upstream_handshakes_total",
+                "TLS handshakes with the broker, for clients",
+                &["server", "kind"],
             )?,
         };
         let upstreams = Self {
@@ -161,6 +177,15 @@ impl Families {
             connack_seconds: self.connack_seconds.with_label_values(&[name]),
             connacks: EachCode::build(|code| self.connacks.with_label_values(&[name, code])),
             no_port: self.no_port.with_label_values(&[name]),
+            handshakes: Handshakes {
+                full: self
+                    .handshakes
+                    .with_label_values(&[name, HandshakeKind::Full.word()]),
+                resumed: self
+                    .handshakes
+                    .with_label_values(&[name, HandshakeKind::Resumed.word()]),
+                failed: self.handshakes.with_label_values(&[name, "failed"]),
+            },
             now,
         }
     }
@@ -170,5 +195,14 @@ impl Upstream {
     pub(super) fn connack(&self, code: u8, latency: Duration) {
         self.connack_seconds.observe(latency.as_secs_f64());
         self.connacks.get(code).inc();
+    }
+
+    pub(super) fn handshake(&self, kind: Option<HandshakeKind>) {
+        let counter = match kind {
+            Some(HandshakeKind::Full) => &self.handshakes.full,
+            Some(HandshakeKind::Resumed) => &self.handshakes.resumed,
+            None => &self.handshakes.failed,
+        };
+        counter.inc();
     }
 }

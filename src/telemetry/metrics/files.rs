@@ -18,7 +18,7 @@ impl Files {
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
         let certificates = Opts::new(
             "seawall_certificate_expiry_seconds",
-            "Unix time at which the server certificate expires",
+            "Unix time at which the certificate expires",
         );
         let lists = Opts::new(
             "seawall_client_crl_expiry_seconds",

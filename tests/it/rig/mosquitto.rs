@@ -43,16 +43,21 @@ impl Mosquitto {
     /// Under a supervisor that starts it again once, as systemd would; and the command that restarts it.
     pub fn supervised(scene: &Scene) -> (Self, String) {
         let id = scene.path("mosquitto.pid");
-        let broker = Self::by(scene, "allow_anonymous true\n", |file| supervisor(file, &id));
+        let broker = Self::by(scene, "allow_anonymous true\n", "", |file| supervisor(file, &id));
         (broker, format!("kill $(cat {})", id.display()))
     }
 
     /// With further lines of configuration.
     pub fn with(scene: &Scene, lines: &str) -> Self {
-        Self::by(scene, lines, alone)
+        Self::listening(scene, lines, "")
     }
 
-    fn by(scene: &Scene, lines: &str, command: impl Fn(&Path) -> Command) -> Self {
+    /// The same with lines about its listener.
+    pub fn listening(scene: &Scene, lines: &str, listener: &str) -> Self {
+        Self::by(scene, lines, listener, alone)
+    }
+
+    fn by(scene: &Scene, lines: &str, listener: &str, command: impl Fn(&Path) -> Command) -> Self {
         for _ in 0..TRIES {
             let port = TcpListener::bind("127.0.0.1:0")
                 .unwrap()
@@ -61,7 +66,7 @@ impl Mosquitto {
                 .port();
             let text = format!(
                 "user root\n{lines}set_tcp_nodelay true\npersistence false\nlog_dest stderr\n\
-                 max_queued_messages 0\nlistener {port} 127.0.0.1\n"
+                 max_queued_messages 0\nlistener {port} 127.0.0.1\n{listener}"
             );
             let configuration = scene.write(&format!("mosquitto-{port}.conf"), &text);
             let address = SocketAddr::from(([127, 0, 0, 1], port));
