@@ -141,6 +141,9 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
     if let Some(warning) = config.admin.warning() {
         tracing::warn!("{warning}");
     }
+    if let Some(advice) = config.tls.advice() {
+        tracing::info!("{advice}");
+    }
     let asked = match &config.listen.takeover {
         Some(path) => takeover::ask(path).await?,
         None => None,

@@ -113,6 +113,15 @@ impl Settings {
             .chain(self.secret_file())
     }
 
+    /// What an operator may not have thought of: said at a start, and not each time that the files are loaded.
+    pub fn advice(&self) -> Option<&'static str> {
+        let resumption = self.resumption.as_ref()?;
+        resumption.secret_file.is_none().then_some(
+            "tls.resumption.secret_file is not set: after a restart every client makes a full handshake, and replicas \
+             can't resume each other's clients; seawall secret prints one",
+        )
+    }
+
     fn secret_file(&self) -> Option<&Path> {
         self.resumption.as_ref()?.secret_file.as_deref()
     }

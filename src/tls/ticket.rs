@@ -81,15 +81,7 @@ pub enum NoTickets {
 impl Tickets {
     /// With `secret`, or with one of the process's own.
     pub fn start(settings: &Settings, secret: Option<Secret>) -> Result<Arc<Self>, NoTickets> {
-        let secret = if let Some(secret) = secret {
-            secret
-        } else {
-            tracing::info!(
-                "tls.resumption.secret_file is not set: after a restart every client makes a full handshake, and replicas \
-                 can't resume each other's clients; seawall secret prints one"
-            );
-            Secret::random()?
-        };
+        let secret = secret.map_or_else(Secret::random, Ok)?;
         let origin = Instant::now();
         let clock = move || Reading {
             wall: telemetry::wall_clock()

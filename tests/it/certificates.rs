@@ -423,4 +423,9 @@ async fn a_revoked_client_is_turned_away_and_counted() {
         !words.contains("WARN") && !words.contains("ERROR"),
         "a client wrote into the log: {words}"
     );
+    assert_eq!(
+        words.matches("secret_file is not set").count(),
+        1,
+        "at the start alone: {words}"
+    );
 }
