@@ -2,7 +2,8 @@
 //! of the proxy's own process, user and system, for each operation. Ratios count; absolute figures are the machine's.
 //!
 //! `cargo bench --bench beside` (needs haproxy, nginx with its stream module, mosquitto). `SEAWALL_BENCH_OPERATIONS`
-//! sets the operations a row, 3000 by default.
+//! sets the operations a row, 3000 by default. `cargo bench --bench beside -- "resumed TLS 1.2"` measures the rows of
+//! admissions with these words alone.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -65,6 +66,9 @@ fn operations() -> usize {
 }
 
 async fn measure() {
+    let wanted = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
     let scene = Scene::alone();
     let broker = Mosquitto::start(&scene);
     let proxies = [
@@ -82,11 +86,17 @@ async fn measure() {
         ("admit, full TLS 1.2 P-256 [µs]", &rustls::version::TLS12, false),
         ("admit, resumed TLS 1.2 [µs]", &rustls::version::TLS12, true),
     ] {
+        if wanted.as_ref().is_some_and(|words| !name.contains(words)) {
+            continue;
+        }
         let mut row = Vec::new();
         for proxy in &proxies {
             row.push(proxy.admit(version, resumed).await);
         }
         show(name, &row);
+    }
+    if wanted.is_some() {
+        return;
     }
     let mut memory = Vec::new();
     for proxy in &proxies {
