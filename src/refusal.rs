@@ -14,6 +14,7 @@ use crate::mqtt::Version;
 use crate::mqtt::connack::{self, Extras};
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
+use crate::socket::Corked;
 
 /// `[refusal]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,11 +166,11 @@ pub fn answer_invalid(error: ConnectError) -> (Option<Reason>, Option<Vec<u8>>) 
 pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>) {
     let closing = async {
         if let Some(bytes) = answer {
-            // Into the session's buffer: `shutdown` adds the alert, and both leave in one write.
+            // Into the session's buffer: `shutdown` adds the alert and the FIN, and all leave in one segment.
             let (_, session) = client.get_mut();
             session.writer().write_all(bytes)?;
         }
-        client.shutdown().await?;
+        Corked(&mut client).shutdown().await?;
         // Nobody looks at what still comes: it is not worth decrypting.
         let (socket, _) = client.get_mut();
         drop_input(socket).await

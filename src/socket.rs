@@ -1,11 +1,15 @@
 //! What both legs of a connection have in common as TCP sockets.
 
+mod corked;
+
 use std::io;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+
+pub use corked::Corked;
 
 /// Dead peers are noticed by TCP after this much silence, whatever the MQTT keep-alive says: below the 5 minutes
 /// after which many carriers' NATs forget a flow.
@@ -54,6 +58,13 @@ pub fn is_gone(socket: &TcpStream) -> bool {
         Ok(0) | Err(_) => false,
         Ok(_) => true,
     }
+}
+
+/// Holds back a segment that is not full until the FIN that is about to follow, which then goes with it (`tcp(7)`,
+/// `TCP_CORK`). Without a FIN the kernel sends it after 200 ms.
+fn cork(socket: &TcpStream) {
+    // A socket that can't be told so sends two segments.
+    let _ = SockRef::from(socket).set_tcp_cork(true);
 }
 
 /// Makes the coming close a reset: the cheapest end for both sides, no TIME_WAIT, no lingering buffers.

@@ -13,6 +13,7 @@ use crate::mqtt::Version;
 use crate::mqtt::disconnect::{self, Reason};
 use crate::refusal::Addressee;
 use crate::relay::{self, Parting, Start};
+use crate::socket::Corked;
 use crate::telemetry::ending::Side;
 
 /// How far the age at which a connection is closed is from `relay.max_age`, as a part of it: connections that came together
@@ -49,7 +50,15 @@ impl Life<'_> {
             addressee,
             in_session,
         };
-        let end = relay::run(&mut client, &mut broker, start, rules, traffic, closing).await;
+        let end = relay::run(
+            &mut Corked(&mut client),
+            &mut broker,
+            start,
+            rules,
+            traffic,
+            closing,
+        )
+        .await;
         if end.side == Side::Broker {
             session.kicked_out();
         }
