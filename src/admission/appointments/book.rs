@@ -31,6 +31,8 @@ pub(super) struct Book {
     /// Tokens of the clients that are away and not due yet, by tick of their slots. The last one first: a new one, which
     /// is behind all others, is found room for at the beginning of each node on the way.
     ahead: BTreeMap<Reverse<u64>, Tokens>,
+    /// The tick of `ahead` that is due next: asked for at every step, and it changes with one in many.
+    next: Option<(u64, Tokens)>,
     /// Every tick before this one is due.
     due_before: u64,
     /// The ticks that are due and keep tokens, in their order.
@@ -56,6 +58,7 @@ impl Book {
             end: now,
             again: now,
             ahead: BTreeMap::new(),
+            next: None,
             due_before: 0,
             due: VecDeque::new(),
             kept: Tokens::NONE,
@@ -66,12 +69,12 @@ impl Book {
     /// Goes on to `now`; the bucket has given `earned` tokens since.
     pub(super) fn advance(&mut self, earned: f64, now: Moment) {
         self.budget += earned;
-        while let Some(first) = self.ahead.last_entry() {
-            let (Reverse(tick), tokens) = (*first.key(), *first.get());
+        while let Some((tick, tokens)) = self.next {
             if self.budget < tokens.as_f64() && tick > tick_of(now) {
                 break;
             }
-            first.remove();
+            self.ahead.pop_last();
+            self.find_next();
             self.budget = (self.budget - tokens.as_f64()).max(0.0);
             self.due_before = tick + 1;
             self.due.push_back(Due {
@@ -81,7 +84,7 @@ impl Book {
             });
             self.kept += tokens;
         }
-        if self.ahead.is_empty() {
+        if self.next.is_none() {
             // Nobody waits for what the bucket gives now, and it is not saved up.
             self.budget = 0.0;
         }
@@ -127,6 +130,7 @@ impl Book {
             && (self.looked_after() < TICKS || self.ahead.contains_key(&Reverse(tick)));
         if looked_after {
             *self.ahead.entry(Reverse(tick)).or_insert(Tokens::NONE) += cost;
+            self.find_next();
         }
         looked_after
     }
@@ -145,7 +149,15 @@ impl Book {
             if *tokens == Tokens::NONE {
                 self.ahead.remove(&Reverse(tick));
             }
+            self.find_next();
         }
+    }
+
+    fn find_next(&mut self) {
+        self.next = self
+            .ahead
+            .last_key_value()
+            .map(|(Reverse(tick), tokens)| (*tick, *tokens));
     }
 
     /// Steps with slots that are looked after.

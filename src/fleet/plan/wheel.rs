@@ -7,12 +7,15 @@ use std::collections::BinaryHeap;
 
 use crate::moment::Moment;
 
-/// A bucket is 2^27 ns wide, which is 134 ms: those of ten million devices that fall into one, a few thousand, are sorted
-/// within the cache.
-const WIDTH_BITS: u32 = 27;
+/// A bucket is 2^29 ns wide, which is half a second: those of ten million devices that fall into one, some ten thousand,
+/// are sorted within the cache.
+const WIDTH_BITS: u32 = 29;
 
-/// 2^13 buckets, 18 minutes: longer than most caps, and few enough for the ends of all to stay in the cache.
-const BUCKETS: u64 = 1 << 13;
+/// 2^11 buckets, 18 minutes: longer than most caps, and few enough for the ends of all to stay in the cache.
+const BUCKETS: u64 = 1 << 11;
+
+/// So many are foreseen at a time: their lines stay in the cache until they knock.
+const FORESEEN: usize = 512;
 
 /// Devices by the time at which they are due. Each is in it once at most, and takes 8 to 16 bytes.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(super) struct Wheel {
     at: u64,
     /// Its devices, the next one last.
     current: Vec<u64>,
+    /// Those of them, from the first on, that were not foreseen yet.
+    unforeseen: usize,
     /// Those that became due within it, or before it, while it was being emptied.
     late: BinaryHeap<Reverse<(Moment, u32)>>,
 }
@@ -40,6 +45,7 @@ impl Wheel {
             waiting: 0,
             at: 0,
             current: Vec::new(),
+            unforeseen: 0,
             late: BinaryHeap::new(),
         }
     }
@@ -57,16 +63,16 @@ impl Wheel {
     /// When the next one is due; [`Moment::NEVER`]: there is nobody. `foresee` hears of those who will be due soon.
     pub(super) fn next_due(&mut self, foresee: impl Fn(u32)) -> Moment {
         loop {
+            if self.unforeseen > 0 && self.unforeseen == self.current.len() {
+                self.look_ahead(&foresee);
+            }
             let current = self.current.last().map(|entry| self.due(*entry));
             let late = self.late.peek().map(|Reverse((due, _))| *due);
             match (current, late) {
                 (Some(current), Some(late)) => return current.min(late),
                 (Some(due), None) | (None, Some(due)) => return due,
                 (None, None) if self.waiting == 0 => return Moment::NEVER,
-                (None, None) => {
-                    self.turn();
-                    self.current.iter().copied().map(number).for_each(&foresee);
-                }
+                (None, None) => self.turn(),
             }
         }
     }
@@ -99,6 +105,13 @@ impl Wheel {
         }
         self.waiting -= self.current.len();
         self.current.sort_unstable_by_key(|entry| Reverse(*entry));
+        self.unforeseen = self.current.len();
+    }
+
+    fn look_ahead(&mut self, foresee: impl Fn(u32)) {
+        self.unforeseen = self.unforeseen.saturating_sub(FORESEEN);
+        let soon = self.current.iter().skip(self.unforeseen);
+        soon.copied().map(number).for_each(foresee);
     }
 
     fn put(&mut self, number: u32, due: Moment) {
