@@ -76,14 +76,8 @@ fn tell_troubles(parts: &Parts, mut told: BTreeMap<usize, Told>) -> BTreeMap<usi
     let mut troubles: BTreeMap<usize, String> = parts.brokers.troubles().into_iter().collect();
     for (server, up) in in_use {
         let trouble = troubles.remove(&server);
-        let before = told.get(&server);
-        let is_news = match (&trouble, before.and_then(|told| told.trouble.as_ref())) {
-            (Some(now), before) => before != Some(now),
-            // One that was reached and has not answered yet may be in the same trouble.
-            (None, Some(_)) => up,
-            (None, None) => false,
-        };
-        if !is_news || before.is_some_and(|told| told.at.elapsed() < PAUSE) {
+        let now = Instant::now();
+        if !is_news(told.get(&server), trouble.as_deref(), up, now) {
             continue;
         }
         let name = parts.metrics.server(server).unwrap_or_default();
@@ -92,10 +86,19 @@ fn tell_troubles(parts: &Parts, mut told: BTreeMap<usize, Told>) -> BTreeMap<usi
         } else {
             tracing::info!(server = name, "a broker is reached again");
         }
-        let at = Instant::now();
-        told.insert(server, Told { trouble, at });
+        told.insert(server, Told { trouble, at: now });
     }
     told
+}
+
+/// Whether this `trouble` with a broker, or that there is none, is to be told: it is another than before, and not too
+/// soon. One that was reached and is not `up` has not answered yet, and may be in the same trouble.
+fn is_news(before: Option<&Told>, trouble: Option<&str>, up: bool, now: Instant) -> bool {
+    let Some(before) = before else {
+        return trouble.is_some();
+    };
+    let is_another = before.trouble.as_deref() != trouble && (trouble.is_some() || up);
+    is_another && now.duration_since(before.at) >= PAUSE
 }
 
 /// Three states, each of which lasts for long: no client can fill the log with them.
@@ -121,5 +124,40 @@ fn tell_rate(house: &House, from: Option<f64>, to: f64) {
         let from = from.as_deref().map(|from| ("from", from));
         let words: Vec<_> = from.into_iter().chain([("to", &*to)]).collect();
         audit.change(Change::Rate, audit::details(&words));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_told_once_and_its_end_and_neither_too_often() {
+        let at = Instant::now();
+        let told = |trouble: Option<&str>| Told {
+            trouble: trouble.map(str::to_owned),
+            at,
+        };
+        let (refused, clear) = (told(Some("refused")), told(None));
+        for (before, trouble, up, seconds, expected) in [
+            (None, Some("refused"), false, 0, true),
+            (None, None, true, 0, false),
+            // It broke off, which a client may have caused.
+            (None, None, false, 0, false),
+            (Some(&refused), Some("refused"), false, 60, false),
+            (Some(&refused), Some("not trusted"), false, 9, false),
+            (Some(&refused), Some("not trusted"), false, 10, true),
+            (Some(&refused), None, true, 9, false),
+            (Some(&refused), None, true, 10, true),
+            (Some(&refused), None, false, 60, false),
+            (Some(&clear), None, true, 60, false),
+            (Some(&clear), Some("refused"), false, 9, false),
+            (Some(&clear), Some("refused"), false, 10, true),
+        ] {
+            let now = at + Duration::from_secs(seconds);
+            let found = is_news(before, trouble, up, now);
+            let last = before.map(|told| told.trouble.as_deref());
+            assert_eq!(found, expected, "{last:?} {trouble:?} {up} {seconds}");
+        }
     }
 }

@@ -9,7 +9,7 @@ use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSes
 use rustls_pki_types::ServerName;
 
 /// Tickets of TLS 1.3 that are kept: each is good for one dial, and as many dials as `admission.max_in_flight` has places
-/// by default may begin before the first of them has brought new ones. The library's own store keeps 8. About 1.5 kB each.
+/// by default may begin before the first of them has brought new ones (docs/decisions/0012). About 1.5 kB each.
 const MOST_TICKETS: usize = 128;
 
 /// Those of one broker, under one name: whichever name the library brings, it is that.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -116,6 +116,42 @@ async fn mosquitto_behind_tls_is_as_in_plain_and_sessions_are_resumed() {
         assert!(handshakes("resumed") >= 8.0, "{version}: {metrics}");
         assert_eq!(metrics.sum("seawall_upstream_up", &[]), 1.0);
     }
+}
+
+/// As many as come at once find a ticket of those who came before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_resumed() {
+    const CROWD: usize = 100;
+    let scene = Scene::new();
+    certificate(&scene, "broker", &["127.0.0.1"]);
+    let broker = mosquitto(&scene, None);
+    let ca = quoted(&scene, "broker-ca.pem");
+    let daemon = Daemon::start(&scene, broker.address(), &settings(&ca));
+    let mut figures = Vec::new();
+    for wave in 0..3 {
+        let mut devices = Vec::new();
+        for _ in 0..CROWD {
+            devices.push(Device::dial(&daemon).await);
+        }
+        let mut crowd = JoinSet::new();
+        for (number, mut device) in devices.into_iter().enumerate() {
+            crowd.spawn(async move {
+                let id = format!("{wave}-{number}");
+                device.send(&Connect::v311(&id).bytes()).await;
+                device.expect_packet(&connack_v3(0)).await;
+                device.close().await;
+            });
+        }
+        while let Some(served) = crowd.join_next().await {
+            served.unwrap();
+        }
+        let resumed = [("kind", "resumed")];
+        let metrics = daemon.metrics().await;
+        figures.push(metrics.sum("seawall_upstream_handshakes_total", &resumed));
+    }
+    report(&format!("resumed after each wave of {CROWD}: {figures:?}"));
+    let of_two_waves = figures[2] - figures[0];
+    assert!(of_two_waves >= 1.8 * CROWD as f64, "{figures:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
