@@ -205,3 +205,65 @@ where
         open = matches!(read, Ok(Ok(count)) if count > 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{BufStream, duplex};
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    /// A TLS stream keeps what the socket did not take until it is flushed; so does this one, of all that it gets.
+    #[tokio::test]
+    async fn what_a_stream_keeps_to_itself_is_flushed() {
+        let (mut client, mut downstream) = duplex(1024);
+        let (upstream, mut broker) = duplex(1024);
+        let mut upstream = BufStream::new(upstream);
+        let serving = async {
+            let mut bytes = [0; 7];
+            broker.read_exact(&mut bytes).await.unwrap();
+            assert_eq!(&bytes, b"CONNECT");
+            client.write_all(b"behind").await.unwrap();
+            broker.read_exact(&mut bytes[..6]).await.unwrap();
+            assert_eq!(&bytes[..6], b"behind");
+            broker.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+            (client, broker)
+        };
+        let connect = b"CONNECT".to_vec();
+        let answering = first_answer(
+            &mut downstream,
+            &mut upstream,
+            connect,
+            Framing::new(),
+            Version::V3_1_1,
+            PATIENCE,
+        );
+        let both = async { tokio::join!(answering, serving) };
+        let (answer, _peers) = timeout(PATIENCE, both).await.expect("nothing is kept back");
+        let answer = answer.unwrap();
+        assert_eq!((answer.code, answer.bytes_up, answer.up.len()), (0, 13, 0));
+    }
+
+    /// The same of a client that has left: its bytes and our good-bye reach the broker.
+    #[tokio::test]
+    async fn who_has_left_is_seen_out_with_all_that_it_sent() {
+        let (upstream, mut broker) = duplex(1024);
+        let mut upstream = BufStream::new(upstream);
+        upstream.write_all(b"CONNECT").await.unwrap();
+        let (settled, mut is_settled) = tokio::sync::oneshot::channel();
+        let seeing = see_out(upstream, PATIENCE, || settled.send(()).unwrap());
+        let serving = async {
+            let mut bytes = Vec::new();
+            broker.read_to_end(&mut bytes).await.unwrap();
+            assert_eq!(bytes, b"CONNECT");
+            assert!(is_settled.try_recv().is_err(), "the broker works on it");
+            broker.write_all(&[0x20, 2, 0, 0]).await.unwrap();
+            is_settled.await.unwrap();
+            drop(broker);
+        };
+        let both = async { tokio::join!(seeing, serving) };
+        timeout(PATIENCE, both).await.expect("nothing is kept back");
+    }
+}
