@@ -137,7 +137,7 @@ impl Life<'_> {
                 .as_ref()
                 .map(|connector| (connector, Introduction::Client(header))),
         };
-        let dialled = self.house.brokers.dial(server, settings.connect_timeout, way);
+        let dialled = self.house.brokers.dial(server, settings.connect_timeout, &way);
         match dialled.await {
             Ok(broker) => {
                 if let Some(kind) = broker.handshake() {

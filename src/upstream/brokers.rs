@@ -139,7 +139,7 @@ impl Brokers {
     }
 
     /// Dials the broker with this index, TLS included, all within `limit`.
-    pub async fn dial(&self, server: usize, limit: Duration, way: Way<'_>) -> Result<Upstream, DialError> {
+    pub async fn dial(&self, server: usize, limit: Duration, way: &Way<'_>) -> Result<Upstream, DialError> {
         let broker = self.broker(server).ok_or(DialError::Unresolved)?;
         let turn = self.dialled.fetch_add(1, Ordering::Relaxed);
         let dialled = timeout(limit, broker.dial(way, turn))
@@ -209,7 +209,7 @@ impl Brokers {
                 (is_new || broker.health.wants_probe()) && may_dial(*server)
             };
             for (_, broker) in table.brokers().filter(due) {
-                match broker.probe(now.way(), now.limit).await {
+                match broker.probe(&now.way(), now.limit).await {
                     Ok(()) => broker.health.succeeded(),
                     Err(DialError::NoPort) => {}
                     Err(error) => broker.health.unreachable(&error),

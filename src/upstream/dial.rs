@@ -107,7 +107,7 @@ impl Broker {
     }
 
     /// Dials it; among the sources of `way` this is the `turn`th dial.
-    pub(super) async fn dial(&self, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
+    pub(super) async fn dial(&self, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
         match &self.server.endpoint {
             Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
             Endpoint::Address(address) => self.dial_tcp(*address, way, turn).await,
@@ -116,7 +116,7 @@ impl Broker {
     }
 
     /// Whether it can be used: a dial within `limit`, and behind TLS a second look. Closes at once.
-    pub(super) async fn probe(&self, way: Way<'_>, limit: Duration) -> Result<(), DialError> {
+    pub(super) async fn probe(&self, way: &Way<'_>, limit: Duration) -> Result<(), DialError> {
         let dialled = timeout(limit, self.dial(way, 0)).await;
         if let Stream::Tls(mut stream) = dialled.unwrap_or(Err(DialError::TimedOut))? {
             connector::settled(&mut stream).await?;
@@ -127,7 +127,7 @@ impl Broker {
     }
 
     /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
-    async fn dial_found(&self, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
+    async fn dial_found(&self, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
         let mut last = DialError::Unresolved;
         for address in self.found.load().iter() {
             match self.dial_tcp(*address, way, turn).await {
@@ -138,17 +138,17 @@ impl Broker {
         Err(last)
     }
 
-    async fn dial_tcp(&self, address: SocketAddr, way: Way<'_>, turn: usize) -> Result<Stream, DialError> {
+    async fn dial_tcp(&self, address: SocketAddr, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
         let stream = if way.sources.is_empty() {
             TcpStream::connect(address).await.map_err(of_connect)?
         } else {
             dial_from(address, way.sources, turn).await?
         };
         socket::condition(&SockRef::from(&stream))?;
-        match way.tls {
+        match &way.tls {
             None => Ok(Stream::Tcp(stream)),
             // Boxed: few have a handshake on their hands, and all keep room for what they may have.
-            Some((connector, introduction)) => Box::pin(self.secure(stream, connector, introduction)).await,
+            Some((connector, introduction)) => Box::pin(self.secure(stream, connector, *introduction)).await,
         }
     }
 
