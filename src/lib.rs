@@ -6,7 +6,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | words | [`reason`], [`moment`] |
-//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`secret_file`], [`reconnect`], [`chart`] |
+//! | pure core and ground floor | [`mqtt`], [`proxy_header`], [`admission`], [`telemetry`], [`drain`], [`socket`], [`clock`], [`named_file`], [`secret_file`], [`reconnect`], [`chart`] |
 //! | TLS of both legs | [`tls`] |
 //! | parts | [`relay`], [`upstream`], [`refusal`], [`door`], [`gate`], [`budget`] |
 //! | the daemon's faces | [`connection`], [`listener`], [`admin`] |
@@ -46,6 +46,8 @@ pub mod gate;
 pub mod listener;
 #[cfg(feature = "daemon")]
 pub mod mqtt;
+#[cfg(feature = "daemon")]
+pub mod named_file;
 #[cfg(feature = "daemon")]
 pub mod proxy_header;
 #[cfg(feature = "daemon")]

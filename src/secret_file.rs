@@ -4,10 +4,10 @@
 //! Kubernetes makes with an `fsGroup`, and what systemd hands over as a credential (mode 400, or 440 with an access list).
 //! Who is in the group is the operator's to say.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use crate::named_file::{self, ReadError};
 
 /// Largest file in bytes: what is longer was not meant to be a secret.
 const LARGEST: u64 = 4096;
@@ -31,14 +31,8 @@ pub enum SecretFileError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
-        error: io::Error,
-    },
-    /// It is a folder, a device or a pipe: that would be another secret each time.
-    #[error("{} is no regular file", path.display())]
-    NotAFile {
-        /// The file.
-        path: PathBuf,
+        /// Why.
+        error: ReadError,
     },
     /// It is no secret any more.
     #[error("{} {exposure}", path.display())]
@@ -62,30 +56,20 @@ pub fn read(path: &Path) -> Result<Vec<u8>, SecretFileError> {
         path: path.to_path_buf(),
         error,
     };
-    // Asked before it is opened: opening a pipe would wait for its other end.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
-        return Err(SecretFileError::NotAFile {
-            path: path.to_path_buf(),
-        });
-    }
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
+    let file = named_file::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(|error| unreadable(error.into()))?;
     if let Some(exposure) = exposure(metadata.mode()) {
         return Err(SecretFileError::Exposed {
             path: path.to_path_buf(),
             exposure,
         });
     }
-    let mut content = Vec::new();
-    file.take(LARGEST + 1)
-        .read_to_end(&mut content)
-        .map_err(unreadable)?;
-    if content.len() as u64 > LARGEST {
-        return Err(SecretFileError::TooLong {
+    named_file::content(file, LARGEST).map_err(|error| match error {
+        ReadError::TooLong(_) => SecretFileError::TooLong {
             path: path.to_path_buf(),
-        });
-    }
-    Ok(content)
+        },
+        error => unreadable(error),
+    })
 }
 
 /// To whom a file with these permissions is open that should hold a secret. `None`: to its owner, and to a group that
@@ -105,6 +89,7 @@ pub const fn exposure(mode: u32) -> Option<Exposure> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -137,8 +122,8 @@ mod tests {
         let path = folder.path().join("secret");
         let said = |path: &Path| read(path).unwrap_err().to_string();
         assert!(said(&path).contains("can't read"), "{}", said(&path));
-        assert!(said(folder.path()).contains("no regular file"));
-        assert!(said(Path::new("/dev/urandom")).contains("no regular file"));
+        assert!(said(folder.path()).contains("it is a folder"));
+        assert!(said(Path::new("/dev/urandom")).contains("it is a device"));
 
         fs::write(&path, "sesame").unwrap();
         for (mode, words) in [

@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["reason", "moment"],
     &["mqtt", "proxy_header", "chart"],
     &["admission"],
+    &["named_file"],
     &[
         "telemetry",
         "drain",

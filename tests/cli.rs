@@ -615,6 +615,50 @@ fn check_loads_what_run_would() {
 }
 
 #[test]
+fn what_would_wait_for_its_other_end_is_told_at_once() {
+    let shell = Shell::new();
+    shell.with_certificate();
+    shell.write("s.toml", MINIMAL);
+    let pipe = shell.folder.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    for command in ["check", "run"] {
+        let ran = shell.run(&[command, "--config", "pipe"]);
+        assert_eq!(ran.code, Some(78), "{ran:?}");
+        assert!(
+            ran.err
+                .contains("pipe: can't be read: it is a pipe, and not a regular file"),
+            "{ran:?}"
+        );
+        for (key, more) in [
+            ("tls.certificate", ""),
+            ("tls.private_key", ""),
+            ("tls.client_ca", "tls.client_auth=optional"),
+            ("tls.client_crl", "tls.client_auth=optional"),
+            ("tls.resumption.secret_file", ""),
+            ("admin.token_file", ""),
+            ("upstream.tls.ca", "upstream.tls.enabled=true"),
+            ("shared_budget.ca", "shared_budget.redis=rediss://127.0.0.1"),
+        ] {
+            let set = format!("{key}=pipe");
+            let mut arguments = vec![command, "--config", "s.toml", "--set", &set];
+            if !more.is_empty() {
+                arguments.extend(["--set", more]);
+            }
+            if key == "tls.client_crl" {
+                arguments.extend(["--set", "tls.client_ca=server.pem"]);
+            }
+            let ran = shell.run(&arguments);
+            assert_eq!(ran.code, Some(78), "{key}: {ran:?}");
+            assert!(
+                ran.err.contains(key) && ran.err.contains("it is a pipe"),
+                "{key}: {ran:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_port_that_is_taken_is_71() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let shell = Shell::new();

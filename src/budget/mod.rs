@@ -20,6 +20,7 @@ pub use self::lease::Wanted;
 use self::store::{Store, StoreError};
 use crate::admission::Share;
 use crate::moment::Moment;
+use crate::named_file::{self, ReadError};
 use crate::telemetry::metrics::{Beat, Metrics};
 
 /// How often the table is asked: ten answers within the second in which a crowd arrives.
@@ -31,6 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// How long a start waits for the first answer: a replica that begins with a guess and a full bucket gives more away than
 /// a second is worth.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// Largest file of `shared_budget.ca` in bytes: the public authorities of a system have a quarter of it.
+const LARGEST_AUTHORITY: u64 = 1 << 20;
 
 /// `[shared_budget]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,7 +132,7 @@ pub enum BudgetError {
         /// Which.
         path: PathBuf,
         /// Why.
-        error: std::io::Error,
+        error: ReadError,
     },
     /// The client can't be made, most likely because of its certificates.
     #[error("{0}")]
@@ -166,7 +169,7 @@ fn store(settings: &Settings, replica: String) -> Result<Store, BudgetError> {
 }
 
 fn read(path: &Path) -> Result<Authority, BudgetError> {
-    std::fs::read(path)
+    named_file::read(path, LARGEST_AUTHORITY)
         .map(Authority)
         .map_err(|error| BudgetError::Unreadable {
             path: path.to_owned(),

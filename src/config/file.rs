@@ -1,6 +1,6 @@
 //! A TOML file → a layer that knows line and column of every value.
 
-use std::io::Read;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::layer::{Layer, Places};
 use super::mistake::{Mistake, Place};
+use crate::named_file::{self, ReadError};
 
 /// Largest file in bytes; the one with every key and its reason has a hundredth of it.
 const LARGEST: u64 = 1 << 20;
@@ -81,28 +82,8 @@ fn contents(path: &Path) -> Result<String, Mistake> {
         allowed: String::new(),
         hint: hint.map(str::to_owned),
     };
-    let unreadable = |error: std::io::Error| {
-        let hint = match error.kind() {
-            std::io::ErrorKind::NotFound => "another file is named by --config FILE",
-            std::io::ErrorKind::PermissionDenied => {
-                "the user that Seawall runs as must be allowed to read it"
-            }
-            std::io::ErrorKind::IsADirectory => "name the file in it",
-            _ => return wrong(format!("can't be read: {error}"), None),
-        };
-        wrong(format!("can't be read: {error}"), Some(hint))
-    };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    file.take(LARGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST {
-        return Err(wrong(
-            "larger than 1 MiB".to_owned(),
-            Some("a configuration is TOML text of a few hundred lines"),
-        ));
-    }
+    let bytes = named_file::read(path, LARGEST)
+        .map_err(|error| wrong(format!("can't be read: {error}"), unreadable_hint(&error)))?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let before = error.as_bytes().get(..valid).unwrap_or_default();
@@ -112,6 +93,19 @@ fn contents(path: &Path) -> Result<String, Mistake> {
             Some("save it as UTF-8"),
         )
     })
+}
+
+fn unreadable_hint(error: &ReadError) -> Option<&'static str> {
+    match error {
+        ReadError::System(error) => match error.kind() {
+            ErrorKind::NotFound => Some("another file is named by --config FILE"),
+            ErrorKind::PermissionDenied => Some("the user that Seawall runs as must be allowed to read it"),
+            _ => None,
+        },
+        ReadError::Kind("a folder") => Some("name the file in it"),
+        ReadError::Kind(_) => Some("write it to a file: it is read again on each reload"),
+        ReadError::TooLong(_) => Some("a configuration is TOML text of a few hundred lines"),
+    }
 }
 
 fn syntax_hint(message: &str) -> Option<String> {

@@ -4,6 +4,7 @@ use super::Config;
 use super::reader::Reader;
 use crate::admin::{Access, AccessError};
 use crate::budget;
+use crate::named_file::ReadError;
 use crate::secret_file::SecretFileError;
 use crate::tls::connector::Connector;
 use crate::tls::{Acceptor, LoadError};
@@ -24,14 +25,19 @@ pub(super) fn inspect(config: &Config, reader: &mut Reader<'_>) {
     for error in Access::load(&config.admin.guard).err().unwrap_or_default() {
         let missing = match &error {
             AccessError::Tls(error) => is_missing(error),
-            error => matches!(error, AccessError::File(SecretFileError::Unreadable { .. })),
+            AccessError::File(SecretFileError::Unreadable { error, .. }) => is_of_system(error),
+            _ => false,
         };
         report(reader, &error.key(), &error.to_string(), missing);
     }
 }
 
 fn is_missing(error: &LoadError) -> bool {
-    matches!(error, LoadError::Unreadable { .. })
+    matches!(error, LoadError::Unreadable { error, .. } if is_of_system(error))
+}
+
+fn is_of_system(error: &ReadError) -> bool {
+    matches!(error, ReadError::System(_))
 }
 
 fn report(reader: &mut Reader<'_>, key: &str, text: &str, is_missing: bool) {

@@ -261,15 +261,15 @@ fn what_is_no_text_file_says_so() {
     std::os::unix::fs::symlink(named("circle"), named("circle")).unwrap();
     for (path, message) in [
         (named("missing.toml"), "can't be read: No such file or directory"),
-        (folder.path().to_owned(), "can't be read: Is a directory"),
+        (folder.path().to_owned(), "can't be read: it is a folder"),
         (named("latin"), "not UTF-8: line 3, byte 22"),
-        (named("huge"), "larger than 1 MiB"),
+        (named("huge"), "can't be read: it has more than 1 MiB"),
         (
             named("circle"),
             "can't be read: Too many levels of symbolic links",
         ),
         (named("latin").join("x"), "can't be read: Not a directory"),
-        (PathBuf::from("/dev/zero"), "larger than 1 MiB"),
+        (PathBuf::from("/dev/zero"), "can't be read: it is a device"),
         (PathBuf::from("a\0b"), "can't be read"),
         (named("nul"), "unexpected"),
     ] {

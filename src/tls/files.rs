@@ -1,12 +1,11 @@
 //! The files that TLS is made from: what can be wrong with them, and whether they have changed.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use aws_lc_rs::digest::{self, Digest};
 
 use super::ticket::NoTickets;
+use crate::named_file::{self, ReadError};
 
 /// Largest file in bytes. Lists of revoked certificates of large authorities have tens of megabytes; what is larger is
 /// a wrong path.
@@ -22,8 +21,8 @@ pub enum LoadError {
         key: String,
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
-        error: io::Error,
+        /// Why.
+        error: ReadError,
     },
     /// The file has not what is looked for.
     #[error("{key}: {} {found}; expected {expected}", path.display())]
@@ -95,21 +94,11 @@ impl std::fmt::Display for Warning {
 
 /// The whole of a file.
 pub(super) fn read(key: &str, path: &Path) -> Result<Vec<u8>, LoadError> {
-    let unreadable = |error| LoadError::Unreadable {
+    named_file::read(path, LARGEST).map_err(|error| LoadError::Unreadable {
         key: key.to_owned(),
         path: path.to_path_buf(),
         error,
-    };
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(LARGEST + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST {
-        let found = "has more than 64 MiB".to_owned();
-        return Err(wrong(key, path, found, "certificates, a key or revocation lists"));
-    }
-    Ok(bytes)
+    })
 }
 
 pub(super) fn wrong(key: &str, path: &Path, found: String, expected: &'static str) -> LoadError {
@@ -180,6 +169,10 @@ mod tests {
     #[test]
     fn a_file_without_end_is_no_reason_to_run_out_of_memory() {
         let error = read("tls.certificate", Path::new("/dev/zero")).unwrap_err();
-        assert!(error.to_string().contains("has more than 64 MiB"), "{error}");
+        assert!(error.to_string().contains("it is a device"), "{error}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(LARGEST + 1).unwrap();
+        let error = read("tls.certificate", file.path()).unwrap_err();
+        assert!(error.to_string().contains("it has more than 64 MiB"), "{error}");
     }
 }

@@ -311,7 +311,7 @@ fn what_is_wrong_with_certificate_or_key_is_said_with_its_file() {
         (
             "server.pem",
             ".",
-            "tls.private_key: can't read FOLDER/.: Is a directory",
+            "tls.private_key: can't read FOLDER/.: it is a folder",
         ),
     ] {
         let settings = Settings {

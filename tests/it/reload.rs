@@ -3,6 +3,7 @@
 use crate::rig::daemon::{binary, configuration};
 use crate::rig::packet::{self, PINGREQ, accepted, connack_v3};
 use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, eventually, long, report, within};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use std::net::SocketAddr;
 use std::process::Command;
@@ -80,6 +81,30 @@ fn within_the_first(arrivals: &[Instant], from: Instant, time: Duration) -> usiz
         .iter()
         .filter(|at| (from..from + time).contains(*at))
         .count()
+}
+
+#[tokio::test]
+async fn a_pipe_in_place_of_a_file_is_refused_and_holds_up_no_reload_behind_it() {
+    let broker = Stub::content().await;
+    let stage = Stage::new(Scene::new(), broker.address(), &[]);
+    let (file, pipe) = (stage.scene.path("seawall.toml"), stage.scene.path("pipe"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink(&pipe, &file).unwrap();
+    stage.hang_up("refused").await;
+    std::fs::remove_file(&file).unwrap();
+    let value = format!("{:?}", stage.scene.text_path("pipe"));
+    stage.reload(&[("tls.certificate", &value)], "refused").await;
+
+    stage.reload(&[("admission.rate", "77")], "done").await;
+    let metrics = stage.daemon.metrics().await;
+    assert!(
+        (metrics.sum("seawall_admission_rate", &[]) - 77.0).abs() < f64::EPSILON,
+        "{metrics}"
+    );
+    let log = stage.daemon.stderr();
+    assert!(log.matches("it is a pipe").count() >= 2, "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
