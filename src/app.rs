@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ use crate::door::Door;
 use crate::drain::{self, Tasks};
 use crate::gate::Gate;
 use crate::listener::{self, Places};
-use crate::telemetry::audit::{self, Audit, AuditError, Change};
+use crate::telemetry::audit::{self, Audit, Change};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::{Telemetry, log};
 use crate::tls::pool::Pool;
@@ -100,12 +101,15 @@ pub async fn run(
     service.ready();
     let telling = Arc::clone(&service).keep_telling(Arc::clone(&running.parts));
     running.parts.tasks.spawn_until_stopped(telling);
+    // Before the one before us is gone: there is always somebody to be asked.
+    let mut successors = pin!(running.successors());
     running.let_predecessor_go();
 
+    let mut handed_over = false;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
-        () = running.hand_over() => {}
+        () = &mut successors => handed_over = true,
     }
     service.stopping(running.parts.house.drain().spread + DRAIN_GRACE + STOP_LIMIT);
     running.tell("draining");
@@ -113,6 +117,13 @@ pub async fn run(
         () = running.drain() => Ended::Drained,
         _ = interrupt.recv() => Ended::CutShort,
         _ = terminate.recv() => Ended::CutShort,
+        // Who is told to end still hands over to who comes.
+        never = async {
+            if !handed_over {
+                successors.await;
+            }
+            std::future::pending().await
+        } => never,
     };
     running.tell(match ended {
         Ended::Drained => "drained",
@@ -148,7 +159,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
         Some(path) => takeover::ask(path).await?,
         None => None,
     };
-    let (mut predecessor, handed) = asked.unzip();
+    let (predecessor, handed) = asked.unzip();
     let is_activated = !activated.is_empty();
     let handed = if is_activated {
         activated
@@ -161,11 +172,16 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
         Some(path) => Some((path.clone(), sockets.copies()?)),
         None => None,
     };
-    if let Some(predecessor) = &mut predecessor {
-        predecessor.take().await?;
-    }
-
+    // All that takes time before all that only one process can have.
     let parts = build(&config, &tls, access, descriptors).await?;
+    let predecessor = match predecessor {
+        Some(predecessor) => predecessor.take().await?,
+        None => None,
+    };
+    if let Some(audit) = config.audit.clone() {
+        let audit = Audit::start(audit, Arc::clone(&parts.metrics))?;
+        parts.house.telemetry().replace_audit(Some(audit));
+    }
     let alone = config.shared_budget.is_none();
     if alone && predecessor.is_some() {
         parts.door.set_share(takeover::BOTH);
@@ -208,14 +224,14 @@ async fn build(
     let lanes: Vec<String> = lanes.map(|lane| lane.name.clone()).collect();
     let metrics = Metrics::new(&servers, &lanes)?;
     metrics.configured(config.agreement());
-    let telemetry = telemetry(config.audit.clone(), &metrics)?;
+    let telemetry = Telemetry::new(Arc::clone(&metrics));
     let tasks = Tasks::new();
     let gate = Gate::new(&config.gate, config.sources);
     let pool = Arc::new(Pool::start()?);
     let door = Door::new(config.admission.clone());
     budget::join(config.shared_budget.as_ref(), &door, &metrics, &tasks).await?;
     let brokers = Brokers::new(&config.upstream.servers);
-    brokers.look_up().await;
+    brokers.look_up_in_time().await;
     let places = Places::new(parts::places(config.listen.max_connections, descriptors));
     let house = House::new(
         parts::rules(config, tls.clone()),
@@ -238,14 +254,6 @@ async fn build(
         handed_over: tokio::sync::watch::Sender::new(false),
         descriptors,
     }))
-}
-
-fn telemetry(audit: Option<audit::Settings>, metrics: &Arc<Metrics>) -> Result<Telemetry, AuditError> {
-    let telemetry = Telemetry::new(Arc::clone(metrics));
-    Ok(match audit {
-        Some(settings) => telemetry.with_audit(Audit::start(settings, Arc::clone(metrics))?),
-        None => telemetry,
-    })
 }
 
 fn accept(listener: TcpListener, parts: &Parts) {
@@ -326,39 +334,24 @@ impl Running {
     /// The one before us may go; until it has let in who was on his way, the budget is shared with it.
     fn let_predecessor_go(&mut self) {
         if let Some(predecessor) = self.predecessor.take() {
-            let (door, alone) = (Arc::clone(&self.parts.door), self.alone);
+            let (parts, alone) = (Arc::clone(&self.parts), self.alone);
             self.parts.tasks.spawn_until_stopped(async move {
                 predecessor.release().await;
-                if alone {
-                    door.set_share(Share::WHOLE);
+                // Who was taken over from meanwhile shares with the next one.
+                if alone && !*parts.handed_over.borrow() {
+                    parts.door.set_share(Share::WHOLE);
                 }
             });
         }
     }
 
     /// Ready when another process has taken over, and what was begun before is done. Without `listen.takeover`: never.
-    async fn hand_over(&mut self) {
-        let opened = self
+    fn successors(&mut self) -> impl Future<Output = ()> + use<> {
+        let door = self
             .takeover
             .take()
             .map(|(path, sockets)| takeover::Door::open(&path, sockets));
-        let door = match opened {
-            Some(Ok(door)) => door,
-            Some(Err(error)) => {
-                tracing::error!(%error, "listen.takeover: no process can take over from this one");
-                return std::future::pending().await;
-            }
-            None => return std::future::pending().await,
-        };
-        let successor = door.change(&self.parts).await;
-        tracing::info!("another process has taken over");
-        // Nobody is listening any more but the other one, here and at the admin page.
-        let _ = self.parts.handed_over.send(true);
-        drop(self.admin.take());
-        if self.alone {
-            self.parts.door.set_share(takeover::BOTH);
-        }
-        takeover::finish(&self.parts, successor).await;
+        takeover::hand_over(door, Arc::clone(&self.parts), self.admin.take(), self.alone)
     }
 
     /// Tells log and audit how far the drain has come.

@@ -24,7 +24,7 @@ const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 /// took out for not being ready would never see a client again.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a reload waits for the addresses of new names; what comes later is found by the next look.
+/// How long a start or a reload waits for the addresses of new names; what comes later is found by the next look.
 const LOOKUP_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Most brokers in the life of a process, those that were taken away included: each keeps its index and its series in
@@ -92,6 +92,13 @@ impl Brokers {
             picked: AtomicUsize::new(0),
             dialled: AtomicUsize::new(0),
         })
+    }
+
+    /// As [`Self::look_up`], for no longer than a start may take; what comes later is found by the next look.
+    pub async fn look_up_in_time(&self) {
+        if timeout(LOOKUP_PATIENCE, self.look_up()).await.is_err() {
+            tracing::warn!("upstream.servers: not all names are looked up yet");
+        }
     }
 
     /// What a reload makes of them, with new names looked up. Those that stay keep their index and what is known of them.

@@ -52,6 +52,50 @@ async fn visit(address: SocketAddr, settings: Arc<ClientConfig>, number: usize) 
     Ok(resumed)
 }
 
+/// Who is told to end while the next process comes still hands over to it, and answers nobody "draining" in its place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn a_process_that_drains_hands_over_to_the_next() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let (address, admin) = (free(), free());
+    let values = [
+        format!("[\"{address}\"]"),
+        format!("\"{admin}\""),
+        format!("{:?}", scene.text_path("takeover")),
+    ];
+    let settings = [
+        ("listen.addresses", values[0].as_str()),
+        ("admin.address", &values[1]),
+        ("listen.takeover", &values[2]),
+        ("drain.spread", "\"6s\""),
+    ];
+    let file = scene.write(
+        "seawall.toml",
+        &configuration(&scene, broker.address(), &settings),
+    );
+    let before = start(&file);
+    let mut stays = Vec::new();
+    for number in 0..4 {
+        let name = format!("stays-{number}");
+        stays.push(Device::join(&before, Connect::v311(&name)).await);
+    }
+    before.signal(Signal::TERM);
+    before
+        .metrics_until("a drain", |metrics| {
+            metrics.sum("seawall_connections_open", &[("phase", "relaying")]) < 4.0
+        })
+        .await;
+    let after = tokio::task::spawn_blocking(move || start(&file)).await.unwrap();
+    for number in 0..20 {
+        visit(address, Arc::clone(tls_settings()), number).await.unwrap();
+    }
+    after.counts("seawall_connections_total", &[], 20.0).await;
+    let status = tokio::task::spawn_blocking(move || before.wait_for_end(PATIENCE));
+    assert_eq!(status.await.unwrap().code(), Some(0));
+    let rate = after.metrics().await.sum("seawall_admission_rate", &[]);
+    assert_eq!(rate, 100_000.0, "the whole rate");
+}
+
 /// A change in the middle of a storm: both processes together send the broker no more than one would.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn two_processes_have_one_budget_while_one_follows_the_other() {

@@ -53,8 +53,7 @@ impl Supply {
         Self {
             rate: settings.rate * part,
             burst: (settings.burst * part).max(1.0),
-            // One at least: a replica without one could not find out that it needs more.
-            max_in_flight: ((f64::from(settings.max_in_flight) * part) as u32).max(1),
+            max_in_flight: seats(settings, part),
             share: part,
         }
     }
@@ -73,15 +72,21 @@ impl Supply {
     fn followed(settings: &Settings, adaptive: &Adaptive, share: Share) -> Self {
         let part = share.fraction;
         let ceiling = share.ceiling.map_or(f64::INFINITY, |all| all * part);
-        let rate = with_reserves(adaptive.rate().min(ceiling), settings, share);
+        let most = settings.adaptive.highest_rate() * part;
+        let rate = with_reserves(adaptive.rate().min(ceiling), settings, share).min(most);
         // The configured burst is meant for the configured rate; of another rate it is one second's worth at most.
         Self {
             rate,
             burst: settings.burst.min(rate.max(1.0)),
-            max_in_flight: adaptive.window(),
+            max_in_flight: adaptive.window().min(seats(settings, part)),
             share: part,
         }
     }
+}
+
+/// One at least: a replica without one could not find out that it needs more.
+fn seats(settings: &Settings, part: f64) -> u32 {
+    ((f64::from(settings.max_in_flight) * part) as u32).max(1)
 }
 
 /// The reserves come on top of what was found: the window is what protects the broker, and taken out of a rate that was
