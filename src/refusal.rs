@@ -161,6 +161,16 @@ pub fn answer_invalid(error: ConnectError) -> (Option<Reason>, Option<Vec<u8>>) 
     (Some(reason), bytes)
 }
 
+/// The bytes that end an authentication of MQTT 5.0 with `code`, in the broker's place ([MQTT-4.12.0-4]).
+pub fn answer_unauthenticated(code: u8, addressee: Addressee) -> Option<Vec<u8>> {
+    connack::refuse(
+        addressee.version,
+        code,
+        Extras::default(),
+        addressee.maximum_packet_size,
+    )
+}
+
 /// Sends `answer` where there is one, then `close_notify` and FIN in the same breath, and lingers until the client has
 /// closed as well, or for a bounded moment.
 pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>) {

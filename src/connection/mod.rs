@@ -251,6 +251,9 @@ impl Life<'_> {
             Err(NoSession::Refused(refusal)) => return self.refuse(client, connect, refusal).await,
             Err(NoSession::LeftBefore) => return self.left("left before its turn"),
             Err(NoSession::Left) => return End::by(Side::Client, "left before the CONNACK"),
+            Err(NoSession::Unauthenticated(how)) => {
+                return self.refuse_unauthenticated(client, connect, how).await;
+            }
         };
         self.house.telemetry.observe(&mut self.attempt);
 

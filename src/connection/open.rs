@@ -15,7 +15,9 @@ use crate::mqtt::framing::Framing;
 use crate::reason::Reason;
 use crate::relay;
 use crate::telemetry::ending::Phase;
-use crate::upstream::{self, Answer, DialError, Health, Introduction, NoAnswer, Upstream, Way};
+use crate::upstream::{
+    self, Answer, DialError, Health, Introduction, NoAnswer, Patience, Unauthenticated, Upstream, Way,
+};
 
 /// A session with a broker.
 pub(super) struct Opened {
@@ -33,6 +35,8 @@ pub(super) enum NoSession {
     LeftBefore,
     /// The client left before the broker's answer.
     Left,
+    /// The client did not bring its authentication to an end.
+    Unauthenticated(Unauthenticated),
 }
 
 impl From<NotAdmitted> for NoSession {
@@ -170,7 +174,11 @@ impl Life<'_> {
         dialled: Dialled,
     ) -> Result<Opened, NoSession> {
         let Dialled { mut broker, trial } = dialled;
-        let patience = self.rules.upstream.connack_timeout;
+        // What a client may take for its CONNECT, it may take for what it has still to say before it is in.
+        let patience = Patience {
+            broker: self.rules.upstream.connack_timeout,
+            client: self.rules.connection.connect_timeout,
+        };
         let answer =
             upstream::first_answer(client, &mut broker, bytes, framing, connect.version, patience).await;
         let brokers = &self.house.brokers;
@@ -188,14 +196,12 @@ impl Life<'_> {
                 })
             }
             Err(NoAnswer::ClientLeft) => {
-                let settle = move || {
-                    trial.tell(Report::Abandoned);
-                    permit.settle(Outcome::Abandoned);
-                };
-                self.house
-                    .tasks
-                    .spawn(upstream::see_out(broker, patience, settle));
+                self.abandon(broker, permit, trial);
                 Err(NoSession::Left)
+            }
+            Err(NoAnswer::Unauthenticated(how)) => {
+                self.abandon(broker, permit, trial);
+                Err(NoSession::Unauthenticated(how))
             }
             Err(NoAnswer::BrokerFailed) => {
                 trial.tell(Report::Failed);
@@ -217,6 +223,18 @@ impl Life<'_> {
                 Err(refused(Reason::NoBroker))
             }
         }
+    }
+
+    /// Lets the broker finish what it began for a client that will not have it.
+    fn abandon(&self, broker: Upstream, permit: Permit, trial: Trial) {
+        let settle = move || {
+            trial.tell(Report::Abandoned);
+            permit.settle(Outcome::Abandoned);
+        };
+        let patience = self.rules.upstream.connack_timeout;
+        self.house
+            .tasks
+            .spawn(upstream::see_out(broker, patience, settle));
     }
 }
 

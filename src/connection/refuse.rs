@@ -10,6 +10,7 @@ use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
 use crate::telemetry::ending::{Decision, Phase, Side};
+use crate::upstream::Unauthenticated;
 
 /// How the wait of an answer ended.
 enum Waited {
@@ -87,6 +88,21 @@ impl Life<'_> {
         self.phase.to(Phase::Refusing);
         refusal::close(client, answer.as_deref()).await;
         End::by(Side::Proxy, reason.map_or("no MQTT", Reason::word))
+    }
+
+    /// Ends an authentication that came to nothing, in the broker's place.
+    pub(super) async fn refuse_unauthenticated(
+        &mut self,
+        client: Client,
+        connect: Box<Connect>,
+        how: Unauthenticated,
+    ) -> End {
+        let addressee = Addressee::of(&connect);
+        drop(connect);
+        self.phase.to(Phase::Refusing);
+        let answer = refusal::answer_unauthenticated(how.code(), addressee);
+        refusal::close(client, answer.as_deref()).await;
+        End::by(Side::Proxy, how.word())
     }
 
     /// Closes on a client that has not sent a whole CONNECT in time.

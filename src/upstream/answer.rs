@@ -27,7 +27,7 @@ const AHEAD: usize = 16 * 1024;
 pub struct Answer {
     /// Return or reason code.
     pub code: u8,
-    /// CONNECT forwarded to CONNACK received.
+    /// CONNECT forwarded, or the client's last answer to an AUTH, to CONNACK received.
     pub latency: Duration,
     /// Server Keep Alive in seconds (5.0), which replaces the client's.
     pub server_keep_alive: Option<u16>,
@@ -54,33 +54,98 @@ pub enum NoAnswer {
     TimedOut,
     /// The client left.
     ClientLeft,
+    /// The client did not bring its authentication to an end; this tells nothing of the broker.
+    Unauthenticated(Unauthenticated),
 }
 
-/// Forwards `connect` (and what the client sent behind it, at whose end `framing` stands) and waits at most `patience`
-/// for the CONNACK, anew with each AUTH round. Meanwhile the client's bytes go up and AUTH packets come down, all of them as they are.
+/// How an exchange of AUTH packets (MQTT 5.0 section 4.12) came to nothing. The broker did its part: it asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unauthenticated {
+    /// The client left the broker's question unanswered for too long.
+    Silent,
+    /// The broker closed while the client had still to answer.
+    GivenUp,
+    /// More rounds than are relayed: see `AUTH_ROUNDS`.
+    Endless,
+}
+
+impl Unauthenticated {
+    /// The cause of the end, for the debug line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Silent => "silent in its authentication",
+            Self::GivenUp => "given up in its authentication",
+            Self::Endless => "endless authentication",
+        }
+    }
+
+    /// The reason code of the CONNACK that says so (MQTT 5.0 section 3.2.2.2). "Not authorized" would say more than is
+    /// known: a device whose modem was slow would take it for final. A method of more rounds than are relayed is one
+    /// that is not supported here.
+    pub const fn code(self) -> u8 {
+        const UNSPECIFIED_ERROR: u8 = 0x80;
+        const BAD_AUTHENTICATION_METHOD: u8 = 0x8C;
+        match self {
+            Self::Silent | Self::GivenUp => UNSPECIFIED_ERROR,
+            Self::Endless => BAD_AUTHENTICATION_METHOD,
+        }
+    }
+}
+
+/// How long each side may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// The broker, for its next word: anew each time that it is its turn.
+    pub broker: Duration,
+    /// The client, for all its answers to AUTH together.
+    pub client: Duration,
+}
+
+/// Whose word is awaited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Broker,
+    /// The broker has asked with an AUTH, and no packet has come since.
+    Client,
+}
+
+/// Forwards `connect` (and what the client sent behind it, at whose end `framing` stands) and waits for the CONNACK.
+/// Meanwhile the client's bytes go up and AUTH packets come down, all of them as they are; each side is waited for only
+/// while it is its turn.
 pub async fn first_answer<D, U>(
     client: &mut D,
     broker: &mut U,
     connect: Vec<u8>,
     mut framing: Framing,
     version: Version,
-    patience: Duration,
+    patience: Patience,
 ) -> Result<Answer, NoAnswer>
 where
     D: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut forwarded = Instant::now();
     let mut up = connect;
     let mut down = Vec::new();
     let (mut bytes_up, mut bytes_down) = (0, 0);
     let mut rounds = 0;
+    let (mut turn, mut since) = (Turn::Broker, Instant::now());
+    let mut allowance = patience.client;
     loop {
-        let deadline = forwarded + patience;
-        let exchanged = exchange(client, broker, &mut up, &mut framing, &mut down);
-        bytes_up += timeout_at(deadline, exchanged)
-            .await
-            .map_err(|_| NoAnswer::TimedOut)??;
+        let limit = match turn {
+            Turn::Broker => patience.broker,
+            Turn::Client => allowance,
+        };
+        let exchanged = exchange(client, broker, &mut up, &mut framing, &mut down, turn);
+        let exchanged = timeout_at(since + limit, exchanged).await;
+        let (sent, next) = exchanged
+            .unwrap_or(Err(NoAnswer::TimedOut))
+            .map_err(|no_answer| blame(no_answer, turn))?;
+        bytes_up += sent;
+        if next == Next::ClientSpoke {
+            allowance = allowance.saturating_sub(since.elapsed());
+            (turn, since) = (Turn::Broker, Instant::now());
+            continue;
+        }
         match connack::observe(&down, version).map_err(|_| NoAnswer::BrokerFailed)? {
             FirstAnswer::Need(_) => {}
             FirstAnswer::Connack {
@@ -88,7 +153,7 @@ where
                 server_keep_alive,
                 ..
             } => {
-                let latency = forwarded.elapsed();
+                let latency = since.elapsed();
                 return Ok(Answer {
                     code,
                     latency,
@@ -103,27 +168,48 @@ where
             FirstAnswer::Auth { length } => {
                 rounds += 1;
                 if rounds > AUTH_ROUNDS {
-                    return Err(NoAnswer::BrokerFailed);
+                    return Err(NoAnswer::Unauthenticated(Unauthenticated::Endless));
                 }
                 let auth: Vec<u8> = down.drain(..length.min(down.len())).collect();
-                timeout_at(deadline, pass_on(client, &auth))
+                if turn == Turn::Broker {
+                    (turn, since) = (Turn::Client, Instant::now());
+                }
+                timeout_at(since + allowance, pass_on(client, &auth))
                     .await
                     .map_err(|_| NoAnswer::ClientLeft)??;
                 bytes_down += auth.len() as u64;
-                forwarded = Instant::now();
             }
         }
     }
 }
 
-/// Moves bytes until the broker has said something new. How many went up.
+/// What is not said while it is the client's turn is not the broker's to say.
+fn blame(no_answer: NoAnswer, turn: Turn) -> NoAnswer {
+    match (no_answer, turn) {
+        (NoAnswer::TimedOut, Turn::Client) => NoAnswer::Unauthenticated(Unauthenticated::Silent),
+        (NoAnswer::BrokerFailed, Turn::Client) => NoAnswer::Unauthenticated(Unauthenticated::GivenUp),
+        (other, _) => other,
+    }
+}
+
+/// Why an exchange paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    BrokerSpoke,
+    /// The client, whose turn it was, has sent a whole packet.
+    ClientSpoke,
+}
+
+/// Moves bytes until the broker has said something new, or the client has answered where that is its turn. How many
+/// went up.
 async fn exchange<D, U>(
     client: &mut D,
     broker: &mut U,
     up: &mut Vec<u8>,
     framing: &mut Framing,
     down: &mut Vec<u8>,
-) -> Result<u64, NoAnswer>
+    turn: Turn,
+) -> Result<(u64, Next), NoAnswer>
 where
     D: AsyncRead + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
@@ -155,7 +241,7 @@ where
             match poll_read_buf(Pin::new(&mut *broker), cx, down) {
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(NoAnswer::BrokerFailed)),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(of_broker(&error))),
-                Poll::Ready(Ok(_)) => return Poll::Ready(Ok(sent)),
+                Poll::Ready(Ok(_)) => return Poll::Ready(Ok((sent, Next::BrokerSpoke))),
                 Poll::Pending => {}
             }
             if up.len() >= AHEAD {
@@ -164,11 +250,24 @@ where
             let known = up.len();
             match ready!(poll_read_buf(Pin::new(&mut *client), cx, up)) {
                 Ok(0) | Err(_) => return Poll::Ready(Err(NoAnswer::ClientLeft)),
-                Ok(_) => framing.feed(up.get(known..).unwrap_or_default()),
+                Ok(_) => {
+                    let ends_a_packet = follow(framing, up.get(known..).unwrap_or_default());
+                    if ends_a_packet && turn == Turn::Client {
+                        return Poll::Ready(Ok((sent, Next::ClientSpoke)));
+                    }
+                }
             }
         }
     })
     .await
+}
+
+/// Follows all of `bytes`; whether a packet ends within them.
+fn follow(framing: &mut Framing, bytes: &[u8]) -> bool {
+    let taken = framing.feed_to_boundary(bytes);
+    let ends_a_packet = framing.at_boundary();
+    framing.feed(bytes.get(taken..).unwrap_or_default());
+    ends_a_packet
 }
 
 fn of_broker(error: &io::Error) -> NoAnswer {
@@ -214,6 +313,10 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(5);
+    const OF_BOTH: Patience = Patience {
+        broker: PATIENCE,
+        client: PATIENCE,
+    };
 
     /// A TLS stream keeps what the socket did not take until it is flushed; so does this one, of all that it gets.
     #[tokio::test]
@@ -238,7 +341,7 @@ mod tests {
             connect,
             Framing::new(),
             Version::V3_1_1,
-            PATIENCE,
+            OF_BOTH,
         );
         let both = async { tokio::join!(answering, serving) };
         let (answer, _peers) = timeout(PATIENCE, both).await.expect("nothing is kept back");
@@ -265,5 +368,140 @@ mod tests {
         };
         let both = async { tokio::join!(seeing, serving) };
         timeout(PATIENCE, both).await.expect("nothing is kept back");
+    }
+
+    /// An AUTH that goes on, with the method `M`.
+    const AUTH: [u8; 8] = [0xf0, 6, 0x18, 4, 0x15, 0, 1, b'M'];
+
+    /// One AUTH after the other: the pieces of the answer, and the time before each.
+    type Answers = Vec<(Duration, &'static [usize])>;
+
+    /// What comes of a client that answers one AUTH after the other in pieces of these lengths, each after this time, and
+    /// of a broker that asks until it has them all.
+    async fn authenticate(answers: &[(Duration, &[usize])], patience: Patience) -> Result<Answer, NoAnswer> {
+        let (mut client, mut downstream) = duplex(1024);
+        let (mut upstream, mut broker) = duplex(1024);
+        let device = async {
+            for (after, pieces) in answers {
+                let mut asked = [0; 8];
+                client.read_exact(&mut asked).await.unwrap();
+                assert_eq!(asked, AUTH);
+                let mut answer = &AUTH[..];
+                for length in *pieces {
+                    let (piece, rest) = answer.split_at(*length);
+                    tokio::time::sleep(*after).await;
+                    client.write_all(piece).await.unwrap();
+                    answer = rest;
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        let asking = async {
+            let mut bytes = [0; 8];
+            broker.read_exact(&mut bytes[..7]).await.unwrap();
+            for _ in 0..answers.len() {
+                broker.write_all(&AUTH).await.unwrap();
+                broker.read_exact(&mut bytes).await.unwrap();
+                assert_eq!(bytes, AUTH);
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+            broker.write_all(&[0x20, 3, 0, 0, 0]).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let connect = b"CONNECT".to_vec();
+        let (framing, version) = (Framing::new(), Version::V5);
+        let answering = first_answer(
+            &mut downstream,
+            &mut upstream,
+            connect,
+            framing,
+            version,
+            patience,
+        );
+        tokio::select! {
+            answer = answering => answer,
+            () = async { tokio::join!(device, asking); } => unreachable!("both wait for ever"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_silent_in_its_turn_is_waited_for_as_a_client() {
+        let second = Duration::from_secs(1);
+        let patience = Patience {
+            broker: second / 2,
+            client: 3 * second,
+        };
+        let silent = Duration::from_secs(9);
+        let cases: [(&str, Answers, Option<Unauthenticated>); 5] = [
+            ("slower than the broker may be", vec![(2 * second, &[8])], None),
+            ("never", vec![(silent, &[8])], Some(Unauthenticated::Silent)),
+            (
+                "a part alone",
+                vec![(second, &[5])],
+                Some(Unauthenticated::Silent),
+            ),
+            (
+                "byte by byte, too slowly",
+                vec![(second, &[1, 1, 3, 3])],
+                Some(Unauthenticated::Silent),
+            ),
+            (
+                "too slow in all",
+                vec![(2 * second, &[8]), (2 * second, &[8])],
+                Some(Unauthenticated::Silent),
+            ),
+        ];
+        for (case, answers, end) in cases {
+            match (authenticate(&answers, patience).await, end) {
+                (Ok(answer), None) => {
+                    assert!(answer.latency < second / 2, "{case}: the client's time counts");
+                }
+                (Err(NoAnswer::Unauthenticated(seen)), Some(end)) => assert_eq!(seen, end, "{case}"),
+                (other, _) => panic!("{case}: {other:?}"),
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn rounds_have_an_end_that_is_not_the_brokers() {
+        let round: (Duration, &[usize]) = (Duration::from_millis(1), &[8]);
+        let most = AUTH_ROUNDS as usize;
+        let answer = authenticate(&vec![round; most], OF_BOTH).await.unwrap();
+        assert_eq!((answer.code, answer.bytes_down), (0, 8 * u64::from(AUTH_ROUNDS)));
+        let endless = authenticate(&vec![round; most + 1], OF_BOTH).await;
+        assert!(matches!(
+            endless,
+            Err(NoAnswer::Unauthenticated(Unauthenticated::Endless))
+        ));
+    }
+
+    /// The broker's own end counts against it only where it owes an answer.
+    #[tokio::test(start_paused = true)]
+    async fn a_broker_that_closes_has_given_up_only_in_the_clients_turn() {
+        for (asks, answers) in [(false, false), (true, false), (true, true)] {
+            let (mut client, mut downstream) = duplex(1024);
+            let (mut upstream, mut broker) = duplex(1024);
+            let serving = async {
+                let mut bytes = [0; 8];
+                broker.read_exact(&mut bytes[..7]).await.unwrap();
+                if asks {
+                    broker.write_all(&AUTH).await.unwrap();
+                    client.read_exact(&mut bytes).await.unwrap();
+                }
+                if answers {
+                    client.write_all(&AUTH).await.unwrap();
+                    broker.read_exact(&mut bytes).await.unwrap();
+                }
+                drop(broker);
+                client
+            };
+            let connect = b"CONNECT".to_vec();
+            let (framing, version) = (Framing::new(), Version::V5);
+            let answering = first_answer(&mut downstream, &mut upstream, connect, framing, version, OF_BOTH);
+            let (answer, _client) = tokio::join!(answering, serving);
+            let given_up = matches!(answer, Err(NoAnswer::Unauthenticated(Unauthenticated::GivenUp)));
+            let failed = matches!(answer, Err(NoAnswer::BrokerFailed));
+            assert_eq!((given_up, failed), (asks && !answers, !asks || answers));
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use answer::{Answer, NoAnswer, first_answer, see_out};
+pub use answer::{Answer, NoAnswer, Patience, Unauthenticated, first_answer, see_out};
 pub use brokers::{Brokers, Probing, Renewal, TooManyBrokers};
 pub use dial::{DialError, Introduction, Upstream, Way};
 pub use health::Health;

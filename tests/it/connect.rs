@@ -1,8 +1,8 @@
 //! CONNECT on its way to the broker: any segmentation, every byte as it came, exactly once.
 
 use crate::rig::device::{hex, read_packet};
-use crate::rig::packet::{self, connack_v5};
-use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, eventually, http, within};
+use crate::rig::packet;
+use crate::rig::{Connect, Daemon, Device, PATIENCE, Scene, Stub, eventually, http, within};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -290,78 +290,6 @@ async fn bytes_of_a_held_client_arrive_once_and_in_order() {
     assert_eq!(hex(&connack.unwrap()), hex(&packet::accepted(4)));
     let received = broker.visit(1).await.received_at_least(bytes.len()).await;
     assert!(received == bytes, "{} for {}", hex(&received), hex(&bytes));
-}
-
-const METHOD: &str = "K1";
-
-fn connect_with_method() -> Vec<u8> {
-    let property = [&[0x15][..], &packet::text(METHOD.as_bytes())].concat();
-    Connect {
-        properties: &property,
-        ..Connect::v5("careful")
-    }
-    .bytes()
-}
-
-#[tokio::test]
-async fn auth_rounds_come_before_the_connack() {
-    let scene = Scene::new();
-    let broker = Stub::start(|mut link| async move {
-        link.packet().await;
-        for round in 0..3 {
-            link.send(&packet::auth(METHOD, &[b'?', round])).await;
-            let answer = link.packet().await.unwrap();
-            assert_eq!(hex(&answer), hex(&packet::auth(METHOD, &[b'!', round])));
-        }
-        link.send(&connack_v5(0)).await;
-        link.echo().await;
-    })
-    .await;
-    let daemon = Daemon::start(&scene, broker.address(), &[]);
-    let mut device = Device::dial(&daemon).await;
-    device.send(&connect_with_method()).await;
-    for round in 0..3 {
-        device.expect_packet(&packet::auth(METHOD, &[b'?', round])).await;
-        device.send(&packet::auth(METHOD, &[b'!', round])).await;
-    }
-    device.expect_packet(&connack_v5(0)).await;
-    device.send(&packet::PINGREQ).await;
-    device.expect_packet(&packet::PINGREQ).await;
-    let metrics = daemon.counts("seawall_broker_connacks_total", &[], 1.0).await;
-    assert_eq!(metrics.sum("seawall_upstream_in_flight", &[]), 0.0);
-}
-
-#[tokio::test]
-async fn auth_rounds_have_an_end() {
-    let scene = Scene::new();
-    let broker = Stub::start(|mut link| async move {
-        while link.packet().await.is_some() {
-            link.send(&packet::auth(METHOD, b"again")).await;
-        }
-    })
-    .await;
-    let daemon = Daemon::start(
-        &scene,
-        broker.address(),
-        &[("upstream.connack_timeout", "\"1s\"")],
-    );
-    let mut device = Device::dial(&daemon).await;
-    device.send(&connect_with_method()).await;
-    let play_along = async {
-        while let Ok(packet) = device.try_packet().await {
-            if packet[0] == 0x20 {
-                assert_eq!(packet[3], 0x88, "{}", hex(&packet));
-                return device;
-            }
-            // The daemon may have ended it already.
-            let _ = device.try_send(&packet::auth(METHOD, b"and again")).await;
-        }
-        device
-    };
-    let device = within(PATIENCE, "the end of the AUTH rounds", play_along).await;
-    assert_eq!(device.rest(PATIENCE).await.1, End::Clean);
-    broker.visit(0).await.end().await;
-    daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ mod rig;
 mod admin;
 mod admission;
 mod alerts;
+mod authentication;
 mod brokers;
 mod certificates;
 mod connect;
