@@ -149,10 +149,7 @@ impl Brokers {
     pub async fn dial(&self, server: usize, limit: Duration, way: &Way<'_>) -> Result<Upstream, DialError> {
         let broker = self.broker(server).ok_or(DialError::Unresolved)?;
         let turn = self.dialled.fetch_add(1, Ordering::Relaxed);
-        let dialled = timeout(limit, broker.dial(way, turn))
-            .await
-            .unwrap_or(Err(DialError::TimedOut));
-        match dialled {
+        match broker.dial(way, turn, limit).await {
             Ok(stream) => Ok(Upstream::counted(stream, &broker.open)),
             // That is our want of ports, and says nothing of the broker.
             Err(DialError::NoPort) => Err(DialError::NoPort),

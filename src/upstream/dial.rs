@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream, UnixStream, lookup_host};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::client::TlsStream;
 
+use super::addresses::{self, Addresses};
 use super::{Endpoint, Health, Server};
 use crate::proxy_header;
 use crate::socket;
@@ -30,7 +30,7 @@ pub(super) struct Broker {
     /// What its certificate is for, unless `upstream.tls.server_name` says something else.
     host: Option<ServerName<'static>>,
     /// What a name was last found to mean.
-    found: ArcSwap<Vec<SocketAddr>>,
+    found: Addresses,
     pub(super) health: Health,
     pub(super) open: Arc<AtomicUsize>,
 }
@@ -95,7 +95,7 @@ impl Broker {
             server: server.clone(),
             index,
             host: server.endpoint.host(),
-            found: ArcSwap::default(),
+            found: Addresses::default(),
             health: Health::default(),
             open: Arc::default(),
         }
@@ -106,19 +106,28 @@ impl Broker {
         matches!(self.server.endpoint, Endpoint::Name(..))
     }
 
-    /// Dials it; among the sources of `way` this is the `turn`th dial.
-    pub(super) async fn dial(&self, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
+    /// Dials it, TLS included, all within `limit`; among the sources of `way` this is the `turn`th dial.
+    pub(super) async fn dial(
+        &self,
+        way: &Way<'_>,
+        turn: usize,
+        limit: Duration,
+    ) -> Result<Stream, DialError> {
         match &self.server.endpoint {
-            Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
-            Endpoint::Address(address) => self.dial_tcp(*address, way, turn).await,
-            Endpoint::Name(..) => self.dial_found(way, turn).await,
+            Endpoint::Unix(path) => {
+                within(limit, async {
+                    Ok(Stream::Unix(UnixStream::connect(path).await?))
+                })
+                .await
+            }
+            Endpoint::Address(address) => within(limit, self.dial_tcp(*address, way, turn)).await,
+            Endpoint::Name(..) => self.dial_found(way, turn, limit).await,
         }
     }
 
     /// Whether it can be used: a dial within `limit`, and behind TLS a second look. Closes at once.
     pub(super) async fn probe(&self, way: &Way<'_>, limit: Duration) -> Result<(), DialError> {
-        let dialled = timeout(limit, self.dial(way, 0)).await;
-        if let Stream::Tls(mut stream) = dialled.unwrap_or(Err(DialError::TimedOut))? {
+        if let Stream::Tls(mut stream) = self.dial(way, 0, limit).await? {
             connector::settled(&mut stream).await?;
             // A few bytes into an empty socket. Who does not take them has closed.
             let _ = timeout(limit, stream.shutdown()).await;
@@ -126,16 +135,34 @@ impl Broker {
         Ok(())
     }
 
-    /// Tries the name's addresses in their order: `localhost` is often `::1` first with the broker on 127.0.0.1.
-    async fn dial_found(&self, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
-        let mut last = DialError::Unresolved;
-        for address in self.found.load().iter() {
-            match self.dial_tcp(*address, way, turn).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => last = error,
+    /// Tries the name's addresses one after the other, each with its part of `limit`: `localhost` is often `::1` first with
+    /// the broker on 127.0.0.1, and one node of several takes connections when it can't serve them any more.
+    async fn dial_found(&self, way: &Way<'_>, turn: usize, limit: Duration) -> Result<Stream, DialError> {
+        let deadline = Instant::now() + limit;
+        let in_turn = self.found.in_turn();
+        let mut told = DialError::Unresolved;
+        for (tried, address) in in_turn.iter().enumerate() {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
+            }
+            let part = addresses::share(limit, rest, in_turn.len() - tried);
+            match within(part, self.dial_tcp(*address, way, turn)).await {
+                Ok(stream) => {
+                    self.found.worked(*address);
+                    return Ok(stream);
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "an address of a broker can't be dialled");
+                    self.found.failed(*address);
+                    // Our own want of ports says less than what another address has answered.
+                    if !matches!(error, DialError::NoPort) || matches!(told, DialError::Unresolved) {
+                        told = error;
+                    }
+                }
             }
         }
-        Err(last)
+        Err(told)
     }
 
     async fn dial_tcp(&self, address: SocketAddr, way: &Way<'_>, turn: usize) -> Result<Stream, DialError> {
@@ -172,10 +199,17 @@ impl Broker {
             return;
         };
         match lookup_host((name.as_str(), *port)).await {
-            Ok(found) => self.found.store(Arc::new(found.collect())),
+            Ok(found) => self.found.replace(found.collect()),
             Err(error) => tracing::warn!(name, %error, "upstream.servers: the name can't be looked up"),
         }
     }
+}
+
+async fn within<F>(limit: Duration, dialling: F) -> Result<Stream, DialError>
+where
+    F: Future<Output = Result<Stream, DialError>>,
+{
+    timeout(limit, dialling).await.unwrap_or(Err(DialError::TimedOut))
 }
 
 /// The header of a connection that is nobody's but ours, in the form of a client's without a certificate: brokers take no
@@ -287,5 +321,107 @@ impl AsyncWrite for Upstream {
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use rustls::ServerConfig;
+    use rustls_pki_types::PrivatePkcs8KeyDer;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+
+    const NAME: &str = "broker.example";
+
+    /// So short that the first address takes half of it in vain, and long enough for a handshake in the other half.
+    const LIMIT: Duration = Duration::from_secs(2);
+
+    /// What dials it over TLS, and what it does with a connection.
+    fn ends() -> (Connector, TlsAcceptor) {
+        let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        std::fs::write(&ca, made.cert.pem()).unwrap();
+        let settings = connector::Settings {
+            ca,
+            server_name: None,
+            certificate: None,
+        };
+        let connector = Connector::load(&settings, None).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into())
+            .unwrap();
+        (connector, TlsAcceptor::from(Arc::new(config)))
+    }
+
+    /// An address of the broker, which says nothing for as long as it is ill, and how many connections it took.
+    async fn node(acceptor: &TlsAcceptor, ill: &Arc<AtomicBool>) -> (SocketAddr, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let taken = Arc::new(AtomicUsize::new(0));
+        let (acceptor, ill, count) = (acceptor.clone(), Arc::clone(ill), Arc::clone(&taken));
+        let serving = async move {
+            let mut kept = Vec::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
+                if ill.load(Ordering::Relaxed) {
+                    kept.push(socket);
+                } else {
+                    let _ = acceptor.accept(socket).await;
+                }
+            }
+        };
+        #[expect(clippy::disallowed_methods, reason = "a test's task ends with its runtime")]
+        tokio::spawn(serving);
+        (address, taken)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_stalls_leaves_time_for_the_next_and_is_not_the_first_again() {
+        let (connector, acceptor) = ends();
+        let (ill, well) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+        let (one, taken_by_one) = node(&acceptor, &ill).await;
+        let (other, taken_by_other) = node(&acceptor, &well).await;
+        let server = Server {
+            name: NAME.to_owned(),
+            endpoint: Endpoint::Name(NAME.to_owned(), one.port()),
+        };
+        let broker = Broker::new(&server, 0);
+        broker.found.replace(vec![one, other]);
+        let way = Way {
+            sources: &[],
+            tls: Some((&connector, Introduction::Client(&[]))),
+        };
+        let taken = || [&taken_by_one, &taken_by_other].map(|count| count.load(Ordering::Relaxed));
+
+        broker.dial(&way, 0, LIMIT).await.unwrap();
+        assert_eq!(taken(), [1, 1]);
+        for _ in 0..3 {
+            broker.dial(&way, 0, LIMIT).await.unwrap();
+        }
+        assert_eq!(taken(), [1, 4], "nobody waits for the same address again");
+
+        // The other way round.
+        ill.store(false, Ordering::Relaxed);
+        well.store(true, Ordering::Relaxed);
+        broker.dial(&way, 0, LIMIT).await.unwrap();
+        broker.dial(&way, 0, LIMIT).await.unwrap();
+        assert_eq!(taken(), [3, 5]);
+
+        ill.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        let error = broker.dial(&way, 0, LIMIT).await.unwrap_err();
+        assert!(matches!(error, DialError::TimedOut), "{error}");
+        assert!(began.elapsed() >= LIMIT * 9 / 10, "each had its part");
+        assert_eq!(taken(), [4, 6]);
     }
 }

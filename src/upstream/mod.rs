@@ -1,5 +1,6 @@
 //! The brokers: pick, dial, first answer.
 
+mod addresses;
 mod answer;
 mod brokers;
 mod dial;
@@ -27,7 +28,7 @@ pub struct Settings {
     pub servers: Vec<Server>,
     /// In which order they are tried.
     pub balance: pick::Balance,
-    /// Deadline of a dial.
+    /// Deadline of a dial, TLS included; the addresses of a name share it.
     pub connect_timeout: Duration,
     /// Local addresses that the dials are spread over; empty: the system picks one.
     pub source_addresses: Vec<IpAddr>,
