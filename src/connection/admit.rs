@@ -14,10 +14,11 @@ use crate::reason::Reason;
 use crate::socket;
 use crate::telemetry::ending::{Decision, Phase};
 
-/// Most bytes of a held client that are read ahead, to notice its leaving: what does not fit waits in its own socket.
+/// Most bytes of a client, its CONNECT among them, that are kept while it waits for its turn or for a dial, to notice its
+/// leaving: what does not fit waits in its own socket.
 const AHEAD: usize = 16 * 1024;
 
-/// A held client that has sent more than [`AHEAD`] is looked at this often instead: its EOF is behind unread bytes.
+/// A client that has sent more than [`AHEAD`] is looked at this often instead: its EOF is behind unread bytes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Why a CONNECT does not go on.
@@ -104,10 +105,9 @@ async fn wait_for_notice(house: &House, client: &mut Client, longest: Instant) -
     }
 }
 
-/// Ready when the client is gone. What it sends meanwhile is kept, up to a bound.
+/// Ready when the client is gone. What it sends meanwhile is kept, up to a bound that holds for all its waits together.
 pub(super) async fn leaves(client: &mut Client, bytes: &mut Vec<u8>) {
-    let most = bytes.len() + AHEAD;
-    while bytes.len() < most {
+    while bytes.len() < AHEAD {
         if let Ok(0) | Err(_) = client.read_buf(bytes).await {
             return;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::admit::NotAdmitted;
+use super::admit::{NotAdmitted, leaves};
 use super::{Client, Life};
 use crate::admission::brokers::Report;
 use crate::admission::{Outcome, Refusal};
@@ -81,7 +81,16 @@ impl Life<'_> {
                 permit.settle(Outcome::Unused);
                 return Err(NoSession::Left);
             };
-            match self.dial(&connect.client_id, &header).await {
+            let dialled = tokio::select! {
+                // First: who leaves when there is a broker has it told so.
+                biased;
+                dialled = self.dial(&connect.client_id, &header) => dialled,
+                () = leaves(client, &mut bytes) => {
+                    permit.settle(Outcome::Unused);
+                    return Err(NoSession::Left);
+                }
+            };
+            match dialled {
                 Ok(dialled) => {
                     let bytes = introduced(&dialled.broker, header, bytes);
                     return self.open(client, bytes, connect, permit, dialled).await;

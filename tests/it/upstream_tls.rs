@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -264,12 +265,8 @@ async fn a_broker_that_is_not_trusted_gets_nothing_until_a_reload_trusts_it() {
     is_served(&daemon, "trusted").await;
 }
 
-/// A broker behind TLS that runs `script` for each connection.
-fn stub<S, F>(scene: &Scene, script: S) -> (SocketAddr, JoinHandle<()>)
-where
-    S: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
-    F: Future<Output = ()> + Send + 'static,
-{
+/// The broker's side of a handshake.
+fn acceptor(scene: &Scene) -> TlsAcceptor {
     let chain = CertificateDer::from_pem_file(scene.path("broker.pem")).unwrap();
     let key = PrivateKeyDer::from_pem_file(scene.path("broker.key")).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -279,7 +276,16 @@ where
         .with_no_client_auth()
         .with_single_cert(vec![chain], key)
         .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// A broker behind TLS that runs `script` for each connection.
+fn stub<S, F>(scene: &Scene, script: S) -> (SocketAddr, JoinHandle<()>)
+where
+    S: Fn(TlsStream<TcpStream>) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let acceptor = acceptor(scene);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -373,6 +379,88 @@ async fn a_client_that_leaves_before_the_answer_is_seen_out() {
     let heard = within(PATIENCE, "the broker's view", heard.recv()).await.unwrap();
     assert_eq!(heard, (connect, Vec::new(), Ok(0), Ok(())));
     daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
+}
+
+/// Clients that leave while a broker keeps its handshake waiting: their places are free at once, long before the dial's limit,
+/// the broker has heard nothing of them, and the probe of a breaker is given to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_leave_during_a_dial_give_their_places_back() {
+    const ENDS: u8 = 0;
+    const STALLS: u8 = 1;
+    const SERVES: u8 = 2;
+    let scene = Scene::new();
+    certificate(&scene, "broker", &["127.0.0.1"]);
+    let ca = quoted(&scene, "broker-ca.pem");
+    let (mood, held) = (Arc::new(AtomicU8::new(STALLS)), Arc::new(AtomicUsize::new(0)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (acceptor, moody, holds) = (acceptor(&scene), Arc::clone(&mood), Arc::clone(&held));
+    let _accepting = tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let (acceptor, holds) = (acceptor.clone(), Arc::clone(&holds));
+            match moody.load(Ordering::SeqCst) {
+                ENDS => drop(socket),
+                STALLS => drop(tokio::spawn(async move {
+                    holds.fetch_add(1, Ordering::SeqCst);
+                    let _ = socket.read_to_end(&mut Vec::new()).await;
+                    holds.fetch_sub(1, Ordering::SeqCst);
+                })),
+                _ => drop(tokio::spawn(async move {
+                    let mut stream = acceptor.accept(socket).await.ok()?;
+                    accept(&mut stream).await?;
+                    stream.read_to_end(&mut Vec::new()).await.ok()
+                })),
+            }
+        }
+    });
+    let more = [
+        BARE,
+        ("upstream.connect_timeout", r#""1m""#),
+        ("upstream.breaker.failures", "1"),
+        ("upstream.breaker.open_for", r#""100ms""#),
+        ("upstream.breaker.slow_start", r#""0s""#),
+    ];
+    let daemon = Daemon::start(&scene, address, &[&settings(&ca)[..], &more].concat());
+    // The daemon's own look whether the broker is there.
+    eventually("the daemon looks", || held.load(Ordering::SeqCst) == 1).await;
+    let mut devices = Vec::new();
+    for number in 0..4 {
+        let mut device = Device::dial(&daemon).await;
+        device
+            .send(&Connect::v311(&format!("impatient-{number}")).bytes())
+            .await;
+        devices.push(device);
+    }
+    daemon.counts("seawall_upstream_in_flight", &[], 4.0).await;
+    eventually("all are dialled for", || held.load(Ordering::SeqCst) == 5).await;
+    let mut last = devices.pop().unwrap();
+    for (number, device) in devices.into_iter().enumerate() {
+        if number == 0 {
+            device.reset();
+        } else {
+            device.close().await;
+        }
+    }
+    daemon.counts("seawall_upstream_in_flight", &[], 1.0).await;
+    // More behind its CONNECT than is read ahead: its end can't be read.
+    last.send(&[0xc0, 0].repeat(20_000)).await;
+    last.close().await;
+    daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
+    eventually("no dial is left", || held.load(Ordering::SeqCst) == 1).await;
+    assert_eq!(daemon.metrics().await.sum("seawall_upstream_breaker", &[]), 0.0);
+
+    mood.store(ENDS, Ordering::SeqCst);
+    is_refused(&daemon).await;
+    daemon.counts("seawall_upstream_breaker", &[], 2.0).await;
+    mood.store(STALLS, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let mut probe = Device::dial(&daemon).await;
+    probe.send(&Connect::v311("probe").bytes()).await;
+    eventually("the probe is dialled for", || held.load(Ordering::SeqCst) == 2).await;
+    probe.close().await;
+    daemon.counts("seawall_upstream_in_flight", &[], 0.0).await;
+    mood.store(SERVES, Ordering::SeqCst);
+    let _served = Device::join(&daemon, Connect::v311("the next probe")).await;
 }
 
 /// Megabytes both ways through both legs, with a broker and a device that are slow to read: nothing is lost, cut or stuck.
