@@ -216,7 +216,7 @@ fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
 
 fn check(flags: ConfigurationFlags, print: bool) -> Result<(), Failure> {
     let sources = flags.sources();
-    let config = config::check(&sources)?;
+    let config = config::check_all(&sources)?;
     warn(&config);
     let text = if print {
         config.to_toml()

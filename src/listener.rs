@@ -3,18 +3,21 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 
+use crate::named_file;
 use crate::proxy_header;
 use crate::socket;
 use crate::telemetry::metrics::{Metrics, Shed};
@@ -103,6 +106,29 @@ fn open(address: SocketAddr, backlog: u32) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     TcpListener::from_std(socket.into())
+}
+
+/// Whether a socket for a process that takes over could be made at `path`: what is there is one as well, or nothing. Makes
+/// none.
+pub fn check_takeover(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(metadata) if metadata.file_type().is_socket() => {}
+        Ok(metadata) => {
+            let kind = named_file::kind(metadata.file_type()).unwrap_or("a file");
+            let found = format!("{} is {kind}, and not a socket", path.display());
+            return Err(io::Error::other(found));
+        }
+    }
+    let folder = path.parent().unwrap_or(path);
+    std::fs::read_dir(folder)
+        .map(drop)
+        .and_then(|()| Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?))
+        .map_err(|error| {
+            let found = format!("can't make a socket in the folder {}: {error}", folder.display());
+            io::Error::new(error.kind(), found)
+        })
 }
 
 /// Raises the soft descriptor limit to the hard one and returns it. `u64::MAX`: unlimited.

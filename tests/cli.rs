@@ -659,6 +659,90 @@ fn what_would_wait_for_its_other_end_is_told_at_once() {
 }
 
 #[test]
+fn check_says_what_a_run_could_not_write_to_and_makes_nothing() {
+    let shell = Shell::new();
+    shell.with_certificate();
+    shell.write("s.toml", MINIMAL);
+    shell.write("notes", "first\nand a last line without an end");
+    shell.write("folder/kept", "");
+    let folder = shell.folder.path().to_owned();
+    std::os::unix::fs::symlink("loop", folder.join("loop")).unwrap();
+    let names = || {
+        let mut names: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let socket = |name: &str| folder.join(name).to_str().unwrap().to_owned();
+    for (key, value, message) in [
+        (
+            "audit.path",
+            "folder",
+            "audit.path: folder is a folder, and not a regular file",
+        ),
+        (
+            "audit.path",
+            "loop",
+            "audit.path: can't open loop: Too many levels",
+        ),
+        (
+            "audit.path",
+            "missing/a.jsonl",
+            "audit.path: can't write in the folder missing: No such file",
+        ),
+        ("audit.path", "/dev/null", "audit.path: /dev/null is a device"),
+        ("audit.path", "notes", "audit.path: notes is another file"),
+        (
+            "listen.takeover",
+            &socket("missing/socket"),
+            "listen.takeover: can't make a socket in the folder",
+        ),
+        (
+            "listen.takeover",
+            &socket("notes"),
+            "notes is a file, and not a socket",
+        ),
+    ] {
+        let set = format!("{key}={value}");
+        let common = ["--config", "s.toml", "--set", &set];
+        let ran = shell.run(&[&["check"], &common[..]].concat());
+        assert_eq!(ran.code, Some(78), "{set}: {ran:?}");
+        assert!(ran.err.contains(message), "{message}\nnot in\n{}", ran.err);
+        if value.ends_with("missing/socket") {
+            // A run serves all the same.
+            continue;
+        }
+        let more = [
+            "--set",
+            "admin.address=127.0.0.1:0",
+            "--set",
+            "listen.addresses=127.0.0.1:0",
+        ];
+        let ran = shell.run(&[&["run"], &common[..], &more].concat());
+        assert_eq!(ran.code, Some(71), "{set}: {ran:?}");
+        assert!(ran.err.contains(key), "{set}: {ran:?}");
+    }
+    assert_eq!(names(), before);
+    assert_eq!(
+        fs::read_to_string(folder.join("notes")).unwrap(),
+        "first\nand a last line without an end"
+    );
+    for (key, value) in [("audit.path", "new.jsonl"), ("listen.takeover", &socket("new"))] {
+        let ran = shell.run(&["check", "--config", "s.toml", "--set", &format!("{key}={value}")]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    }
+    assert_eq!(names(), before);
+
+    shell.write("nul.toml", &format!("{MINIMAL}[audit]\npath = \"a\\u0000b\"\n"));
+    let ran = shell.run(&["check", "--config", "nul.toml"]);
+    assert_eq!(ran.code, Some(78), "{ran:?}");
+    assert!(ran.err.contains("audit.path: can't open a"), "{ran:?}");
+}
+
+#[test]
 fn a_port_that_is_taken_is_71() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let shell = Shell::new();

@@ -131,6 +131,11 @@ pub fn check(sources: &Sources) -> Result<Config, Mistakes> {
     Gathered::of(sources).read(files::inspect)
 }
 
+/// As [`check`], and looks whether what a run writes to can be written: for who asks before a run.
+pub fn check_all(sources: &Sources) -> Result<Config, Mistakes> {
+    Gathered::of(sources).read(files::inspect_all)
+}
+
 /// What was collected from the sources.
 struct Gathered<'a> {
     sources: &'a Sources,

@@ -8,6 +8,7 @@
 pub mod chain;
 mod file;
 mod names;
+mod place;
 mod record;
 mod writer;
 
@@ -19,6 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::file::Log;
+pub use self::place::check;
 pub use self::record::Change;
 use self::record::{Event, Record};
 use self::writer::Writer;
@@ -49,21 +51,41 @@ pub struct Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The file, or one beside it, can't be opened, read or mended.
-    #[error("can't open audit.path {}: {source}", path.display())]
+    #[error("audit.path: can't open {}: {source}", path.display())]
     Open {
         /// Which.
         path: PathBuf,
         /// The system's word.
         source: io::Error,
     },
+    /// Nothing can be made in its folder.
+    #[error("audit.path: can't write in the folder {}: {source}", path.display())]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It is something else, told by name.
+    #[error("audit.path: {} is {kind}, and not a regular file", path.display())]
+    Kind {
+        /// Which.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
     /// Another process writes it; two writers would break the chain.
-    #[error("audit.path {} is written by another process", path.display())]
+    #[error("audit.path: {} is written by another process", path.display())]
     Taken {
         /// Which.
         path: PathBuf,
     },
-    /// The file ends with more than a MiB without a line end.
-    #[error("audit.path {} is no audit log: it ends with a MiB without a line end", path.display())]
+    /// The file is somebody else's: its last line is no record.
+    #[error(
+        "audit.path: {} is another file: its last line is no record of an audit log. It was left as it is; name a file that \
+         is not there yet, or move this one away",
+        path.display()
+    )]
     NotAnAudit {
         /// Which.
         path: PathBuf,
@@ -100,7 +122,7 @@ struct Shared {
 }
 
 impl Audit {
-    /// Opens the log, mends its end (a torn last line is cut off) and takes up its chain.
+    /// Opens the log, mends its end (a torn last line is cut off, of a file that is an audit log) and takes up its chain.
     pub fn start(settings: Settings, metrics: Arc<Metrics>) -> Result<Self, AuditError> {
         let shared = Arc::new(Shared {
             queued_bytes: AtomicUsize::new(0),

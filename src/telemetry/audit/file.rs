@@ -11,10 +11,12 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use super::chain::Link;
 use super::names::{self, Stamp};
+use super::place;
 use super::record::timestamp;
 use super::{AuditError, Settings};
 
@@ -67,10 +69,10 @@ impl Log {
             Err(TryLockError::WouldBlock) => return Err(AuditError::Taken { path }),
             Err(TryLockError::Error(source)) => return Err(open(source)),
         }
-        let size = file.metadata().map_err(open)?.len();
-        let Some(last) = last_line(&file, size).map_err(open)? else {
-            return Err(AuditError::NotAnAudit { path });
-        };
+        let metadata = file.metadata().map_err(open)?;
+        place::regular(&path, &metadata)?;
+        let size = metadata.len();
+        let last = place::ours(&path, &file, size)?;
         if last.end < size {
             file.set_len(last.end).map_err(open)?;
         }
@@ -178,8 +180,11 @@ impl Log {
     fn reopen(&mut self) -> io::Result<()> {
         let file = open_file(&self.settings.path)?;
         file.try_lock()?;
-        let size = file.metadata()?.len();
-        let end = last_line(&file, size)?.map_or(0, |last| last.end);
+        let path = &self.settings.path;
+        let metadata = file.metadata()?;
+        place::regular(path, &metadata).map_err(io::Error::other)?;
+        let size = metadata.len();
+        let end = place::ours(path, &file, size).map_err(io::Error::other)?.end;
         if end < size {
             file.set_len(end)?;
         }
@@ -230,16 +235,16 @@ impl Log {
 }
 
 /// The last whole line of a file.
-struct LastLine {
+pub(super) struct LastLine {
     /// Without its line feed; `None`: there is none.
-    line: Option<Vec<u8>>,
+    pub(super) line: Option<Vec<u8>>,
     /// Where it ends, its line feed included.
-    end: u64,
+    pub(super) end: u64,
 }
 
 /// The last whole line among the first `size` bytes. `None`: there is none although more than [`LONGEST_LINE`] bytes are
 /// there.
-fn last_line(file: &File, size: u64) -> io::Result<Option<LastLine>> {
+pub(super) fn last_line(file: &File, size: u64) -> io::Result<Option<LastLine>> {
     let begin = size.saturating_sub(2 * LONGEST_LINE);
     let mut tail = vec![0; usize::try_from(size - begin).unwrap_or(usize::MAX)];
     file.read_exact_at(&mut tail, begin)?;
@@ -273,12 +278,14 @@ fn first_line(file: &File) -> io::Result<Option<Vec<u8>>> {
     Ok(bytes.split(|byte| *byte == b'\n').next().map(<[u8]>::to_vec))
 }
 
+/// Does not wait, whatever the path leads to.
 fn open_file(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .append(true)
         .create(true)
         .mode(MODE)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
         .open(path)
 }
 

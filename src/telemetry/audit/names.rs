@@ -61,13 +61,9 @@ impl Stamp {
 
 /// The full files beside `path`, the oldest first.
 pub(super) fn rotated(path: &Path) -> io::Result<Vec<Stamp>> {
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
     let stem = stem(path);
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
+    for entry in std::fs::read_dir(folder(path))? {
         found.extend(
             entry?
                 .file_name()
@@ -77,6 +73,14 @@ pub(super) fn rotated(path: &Path) -> io::Result<Vec<Stamp>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+/// The folder that a path leads into.
+pub(super) fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
 }
 
 fn stem(path: &Path) -> String {

@@ -452,9 +452,8 @@ fn a_removed_folder_holds_records_back_until_it_is_there_again() {
 #[test]
 fn a_full_disk_delays_nobody_is_counted_and_is_told_of_when_there_is_room() {
     let (_folder, path) = folder();
-    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
     let Run { telemetry, metrics } = run(settings(&path));
-    eventually("it says so", || metrics.audit().failing.get() == 1);
+    let before = fail(&path, &telemetry, &metrics);
     let begun = Instant::now();
     let sent = MAX_QUEUED as u64 + 1000;
     for number in 0..sent {
@@ -468,17 +467,29 @@ fn a_full_disk_delays_nobody_is_counted_and_is_told_of_when_there_is_room() {
         events_so_far(&path).contains(&"dropped".to_owned())
     });
     drop(telemetry);
-    let lines = lines(&path);
+    let lines = [lines(&before), lines(&path)].concat();
     assert_eq!(broken(&lines), None);
     let found = parsed(&lines);
     assert_eq!(
         found.iter().filter(|line| line["event"] == "attempt").count(),
-        MAX_QUEUED
+        MAX_QUEUED + 1
     );
     assert_eq!(
         found.iter().find(|line| line["event"] == "dropped").unwrap()["count"],
         1000
     );
+}
+
+/// Puts something that can't be written in the place of the log, has one attempt observed, and waits until the writer holds
+/// it back. Returns where the log of before is.
+fn fail(path: &Path, telemetry: &Telemetry, metrics: &Metrics) -> PathBuf {
+    eventually("the first is written", || !events_so_far(path).is_empty());
+    let moved = path.with_file_name("moved.jsonl");
+    fs::rename(path, &moved).unwrap();
+    std::os::unix::fs::symlink("/dev/full", path).unwrap();
+    telemetry.observe(&mut refused(0, "held back"));
+    eventually("it says so", || metrics.audit().failing.get() == 1);
+    moved
 }
 
 /// While it is written: without what may be half a line at its end.
@@ -498,9 +509,8 @@ fn events_so_far(path: &Path) -> Vec<String> {
 #[test]
 fn waiting_client_ids_are_bounded_in_bytes() {
     let (_folder, path) = folder();
-    std::os::unix::fs::symlink("/dev/full", &path).unwrap();
     let Run { telemetry, metrics } = run(settings(&path));
-    eventually("it fails", || metrics.audit().failing.get() == 1);
+    fail(&path, &telemetry, &metrics);
     let long = "x".repeat(65_535);
     for number in 0..300 {
         telemetry.observe(&mut refused(number, &long));
@@ -521,15 +531,44 @@ fn a_second_writer_and_a_file_that_is_no_log_are_turned_down() {
     let shown = path.display();
     assert_eq!(
         start(&path),
-        Some(format!("audit.path {shown} is written by another process"))
+        Some(format!("audit.path: {shown} is written by another process"))
     );
     drop(first);
     assert_eq!(start(&path), None);
     let blob = folder.path().join("blob");
     fs::write(&blob, vec![b'x'; 1024 * 1024 + 1]).unwrap();
-    assert!(start(&blob).unwrap().contains("is no audit log"));
+    assert!(start(&blob).unwrap().contains("is another file"));
+    assert_eq!(fs::metadata(&blob).unwrap().len(), 1024 * 1024 + 1);
+    let precious = folder.path().join("precious");
+    fs::write(&precious, "line one\nline two, without an end").unwrap();
+    assert!(start(&precious).unwrap().contains("is another file"));
+    assert_eq!(
+        fs::read(&precious).unwrap(),
+        b"line one\nline two, without an end"
+    );
+    assert!(start(Path::new("/dev/null")).unwrap().contains("is a device"));
     let nowhere = folder.path().join("nowhere/audit.jsonl");
-    assert!(start(&nowhere).unwrap().starts_with("can't open audit.path "));
+    assert!(start(&nowhere).unwrap().starts_with("audit.path: can't open "));
+}
+
+#[test]
+fn a_foreign_file_that_comes_to_the_path_is_left_alone_and_nothing_is_lost() {
+    let (_folder, path) = folder();
+    let Run { telemetry, metrics } = run(settings(&path));
+    telemetry.observe(&mut refused(1, "before"));
+    eventually("the first is written", || events_so_far(&path).len() == 2);
+    let moved = path.with_file_name("moved.jsonl");
+    fs::rename(&path, &moved).unwrap();
+    fs::write(&path, "somebody's notes\nand a last").unwrap();
+    telemetry.observe(&mut refused(2, "after"));
+    eventually("it fails", || metrics.audit().failing.get() == 1);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody's notes\nand a last");
+    fs::remove_file(&path).unwrap();
+    eventually("it is written again", || {
+        path.exists() && !events_so_far(&path).is_empty()
+    });
+    assert_eq!(metrics.audit().failing.get(), 0);
+    assert_eq!(metrics.audit().dropped.get(), 0);
 }
 
 const CHILD: &str = "SEAWALL_TEST_AUDIT_CHILD";
