@@ -2,10 +2,12 @@
 
 mod aside;
 mod budget;
+mod descriptors;
 mod error;
 mod parts;
 mod reload;
 mod service;
+mod signals;
 mod sockets;
 mod takeover;
 mod tls;
@@ -22,13 +24,14 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
 pub use self::error::StartError;
 use self::parts::Parts;
 use self::reload::{Reloader, Seen};
 use self::service::Service;
+pub use self::signals::Signals;
 use self::sockets::Sockets;
 pub use self::sockets::activated;
 use self::takeover::Predecessor;
@@ -82,20 +85,23 @@ pub struct Running {
 
 /// Runs the daemon until a signal ends it, or another process takes over: the whole of `seawall run`. Bound addresses
 /// and `ready` go to `out`. `config` was read from `sources`, from which a reload reads it again; `log` goes by it;
-/// `activated` are the sockets of the service manager.
+/// `activated` are the sockets of the service manager, and `signals` were caught before anything else was done.
 pub async fn run(
     config: Config,
     sources: Sources,
     log: log::Handle,
     activated: Vec<std::net::TcpListener>,
+    signals: Signals,
     out: &mut impl Write,
 ) -> Result<Ended, StartError> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let hangups = signal(SignalKind::hangup())?;
+    let mut ends = signals.ends;
     let service = Arc::new(Service::of_process());
-    let mut running = begin(config, activated).await?;
-    running.keep_fresh(hangups, sources, log, &service);
+    let mut running = tokio::select! {
+        begun = begin(config, activated) => begun?,
+        // Nobody was let in yet.
+        () = ends.next() => return Ok(Ended::Drained),
+    };
+    running.keep_fresh(signals.hangups, sources, log, &service);
     // Whoever started us may have closed the pipe: no reason to stop serving.
     let _ = running.announce(out);
     service.ready();
@@ -107,16 +113,14 @@ pub async fn run(
 
     let mut handed_over = false;
     tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = ends.next() => {}
         () = &mut successors => handed_over = true,
     }
     service.stopping(running.parts.house.drain().spread + DRAIN_GRACE + STOP_LIMIT);
     running.tell("draining");
     let ended = tokio::select! {
         () = running.drain() => Ended::Drained,
-        _ = interrupt.recv() => Ended::CutShort,
-        _ = terminate.recv() => Ended::CutShort,
+        () = ends.next() => Ended::CutShort,
         // Who is told to end still hands over to who comes.
         never = async {
             if !handed_over {
@@ -200,6 +204,7 @@ async fn begin(config: Config, activated: Vec<std::net::TcpListener>) -> Result<
     let (metrics, state) = (Arc::clone(&parts.metrics), Arc::clone(&parts));
     let access = Arc::clone(&parts.access);
     let admin = admin::start(sockets.admin, metrics, state, access, started)?;
+    descriptors::suffice(parts.descriptors)?;
     Ok(Running {
         addresses,
         admin_address: admin.address(),

@@ -17,7 +17,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use self::trial::{TrialCommand, TrialFailure};
 use crate::admin::Access;
 use crate::admin::probe::{ProbeError, Target};
-use crate::app::{self, Ended, StartError};
+use crate::app::{self, Ended, Signals, StartError};
 use crate::config::{self, Config, DEFAULT_FILES, Mistakes, Sources};
 use crate::report::ReportError;
 use crate::telemetry::log;
@@ -155,6 +155,7 @@ const fn start_code(error: &StartError) -> u8 {
         | StartError::Takeover(_)
         | StartError::Admin(_)
         | StartError::Audit(_)
+        | StartError::Descriptors(_)
         | StartError::System(_) => SYSTEM,
         StartError::Metrics(_) => BUG,
     }
@@ -199,13 +200,18 @@ fn run() -> ExitCode {
 }
 
 fn serve(flags: ConfigurationFlags) -> Result<(), Failure> {
+    // What needs a process of one thread.
+    let activated = app::activated().map_err(StartError::System)?;
+    let runtime = runtime().map_err(Failure::Runtime)?;
+    let signals = runtime.block_on(async { Signals::install() });
+    let signals = signals.map_err(StartError::System)?;
     // Checked first, so that files which can't be loaded are reported with all other mistakes and with their lines.
     let sources = flags.sources();
     let config = config::check(&sources)?;
     let log = log::start(&config.log)?;
-    let activated = app::activated().map_err(StartError::System)?;
-    let runtime = runtime().map_err(Failure::Runtime)?;
-    let ended = runtime.block_on(app::run(config, sources, log, activated, &mut io::stdout()));
+    let mut out = io::stdout();
+    let running = app::run(config, sources, log, activated, signals, &mut out);
+    let ended = runtime.block_on(running);
     // A name lookup that hangs must not hold the end of the process.
     runtime.shutdown_background();
     match ended? {

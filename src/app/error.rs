@@ -2,6 +2,7 @@
 
 use std::io;
 
+use super::descriptors::TooFewDescriptors;
 use super::takeover::TakeoverError;
 use crate::admin::{AccessError, AdminError};
 use crate::budget::BudgetError;
@@ -33,6 +34,9 @@ pub enum StartError {
     /// The audit log can't be written (exit 71).
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// No connection fits under the descriptor limit (exit 71).
+    #[error(transparent)]
+    Descriptors(#[from] TooFewDescriptors),
     /// The operating system refuses something else (exit 71).
     #[error("the operating system refuses: {0}")]
     System(#[from] io::Error),

@@ -1,6 +1,8 @@
 //! Too few descriptors for all who come.
 
 use crate::rig::daemon::{binary, configuration};
+use crate::rig::packet::accepted;
+use crate::rig::process::Process;
 use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, report};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -101,6 +103,50 @@ async fn sessions_up_to_the_last_descriptor() {
     daemon.descriptors_back_to(baseline).await;
     let _session = Device::join(&daemon, Connect::v311("after")).await;
     eventually("nothing but readiness", || daemon.stderr().lines().count() < 50).await;
+}
+
+/// Under whatever limit: it says that it can't, or it serves.
+#[tokio::test]
+async fn a_limit_that_no_connection_fits_under_is_said_at_the_start() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let file = scene.write("seawall.toml", &configuration(&scene, broker.address(), &[]));
+    let (mut refused, mut served) = (0, 0);
+    for limit in [4, 8, 12, 16, 18, 20, 22, 24, 26, 28, 32, 40] {
+        let mut command = Command::new("sh");
+        command
+            .arg("-c")
+            .arg(format!("ulimit -n {limit}; exec \"$0\" run --config \"$1\""))
+            .arg(binary())
+            .arg(&file);
+        let mut process = Process::start("seawall", command.env_clear());
+        let ready = process.wait_until("`ready` or an end", |process| {
+            process.stdout().lines().any(|line| line == "ready").then_some(())
+        });
+        let Err(status) = ready else {
+            let address = process.stdout().lines().find_map(|line| {
+                line.strip_prefix("listening ")
+                    .and_then(|address| address.parse().ok())
+            });
+            let mut device = Device::try_dial(address.unwrap()).await.unwrap();
+            device.send(&Connect::v311("only").bytes()).await;
+            device.expect_packet(&accepted(4)).await;
+            served += 1;
+            continue;
+        };
+        if limit < 8 {
+            // Not even libraries can be loaded.
+            continue;
+        }
+        assert_eq!(status.code(), Some(71), "{limit}");
+        let words = ["the descriptor limit is", "Too many open files"];
+        eventually("it says why", || {
+            words.iter().any(|words| process.stderr().contains(words))
+        })
+        .await;
+        refused += 1;
+    }
+    assert!(refused >= 4 && served >= 2, "{refused} refused, {served} served");
 }
 
 #[tokio::test]

@@ -184,6 +184,107 @@ async fn a_service_manager_ends_it() {
     assert_eq!(status.code(), Some(0), "with a session");
 }
 
+/// Whether the process has a handler for SIGHUP.
+fn catches_hangups(process: &crate::rig::process::Process) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", process.id())).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).is_ok_and(|mask| mask & 1 != 0))
+}
+
+/// What takes long at the start is what a signal is most likely to meet: here lists that are read and turn out to be none.
+#[test]
+fn signals_are_caught_before_the_configuration_is_read() {
+    let scene = Scene::new();
+    let list = scene.path("crl0");
+    std::fs::File::create(&list).unwrap().set_len(60 << 20).unwrap();
+    let mut lists = Vec::new();
+    for number in 1..=8 {
+        let name = format!("crl{number}");
+        std::os::unix::fs::symlink(&list, scene.path(&name)).unwrap();
+        lists.push(scene.text_path(&name));
+    }
+    let lists = format!("{lists:?}");
+    let authority = format!("{:?}", scene.text_path("ecdsa.pem"));
+    let settings = [
+        ("tls.client_auth", "\"required\""),
+        ("tls.client_ca", authority.as_str()),
+        ("tls.client_crl", lists.as_str()),
+    ];
+    let file = scene.write("seawall.toml", &configuration(&scene, BROKER, &settings));
+    let mut command = Command::new(binary());
+    command.args(["run", "--config"]).arg(file).env_clear();
+    let mut process = crate::rig::process::Process::start("seawall", &mut command);
+    let caught = process.wait_until("a handler of SIGHUP", |process| {
+        catches_hangups(process).then_some(())
+    });
+    assert!(caught.is_ok(), "it came to an end before: {}", process.stderr());
+    process.signal(Signal::HUP);
+    let status = process.wait(PATIENCE);
+    assert_eq!(status.code(), Some(78), "{status}: {}", process.stderr());
+}
+
+#[tokio::test]
+async fn a_hangup_during_the_start_is_a_reload_after_it() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let file = scene.write("seawall.toml", &configuration(&scene, broker.address(), &[]));
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$0\" run --config \"$1\""])
+        .arg(binary())
+        .arg(&file);
+    let mut process = crate::rig::process::Process::start("seawall", command.env_clear());
+    let caught = process.wait_until("a handler of SIGHUP", |process| {
+        catches_hangups(process).then_some(())
+    });
+    assert!(caught.is_ok());
+    process.signal(Signal::HUP);
+    let reloaded = process.wait_until("a reload", |process| {
+        process
+            .stderr()
+            .contains("the configuration is reloaded")
+            .then_some(())
+    });
+    assert!(reloaded.is_ok(), "{}", process.stderr());
+    process.signal(Signal::TERM);
+    assert_eq!(process.wait(PATIENCE).code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_limit_for_the_size_of_files_is_a_full_disk_and_not_the_end() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let path = scene.path("audit.jsonl");
+    let value = format!("{path:?}");
+    let settings = [("audit.path", value.as_str())];
+    let file = scene.write(
+        "seawall.toml",
+        &configuration(&scene, broker.address(), &settings),
+    );
+    // In units of 512 bytes.
+    let daemon = Daemon::launch(
+        Command::new("sh")
+            .args(["-c", "ulimit -f 32; exec \"$0\" run --config \"$1\""])
+            .arg(binary())
+            .arg(file),
+    );
+    let long = "L".repeat(2500);
+    for _ in 0..10 {
+        Device::join(&daemon, Connect::v311(&long)).await.close().await;
+    }
+    daemon.counts("seawall_audit_failing", &[], 1.0).await;
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 32 * 512);
+    // It serves on, and writes on as soon as it can.
+    let _device = Device::join(&daemon, Connect::v311("after")).await;
+    std::fs::rename(&path, scene.path("full.jsonl")).unwrap();
+    daemon.counts("seawall_audit_failing", &[], 0.0).await;
+    daemon.counts("seawall_audit_dropped_total", &[], 0.0).await;
+    eventually("what was held back is written", || {
+        std::fs::read_to_string(&path).is_ok_and(|text| text.contains("\"after\""))
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn descriptors_0_to_2_that_came_closed_are_not_given_to_clients() {
     let scene = Scene::new();
