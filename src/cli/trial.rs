@@ -96,7 +96,7 @@ impl TrialFailure {
             }
             Self::Certificates(error) | Self::Demo(DemoError::Certificates(error)) => match error {
                 CertificatesError::Name { .. } => USAGE,
-                CertificatesError::Foreign { .. } => FAILED,
+                CertificatesError::Foreign { .. } | CertificatesError::NotWhole { .. } => FAILED,
                 CertificatesError::Io { .. } => SYSTEM,
                 CertificatesError::Generate(_) => BUG,
             },
@@ -126,7 +126,7 @@ fn storm(flags: StormFlags) -> Result<(), TrialFailure> {
 }
 
 fn certs(out: &Path, names: &[String], keep: bool) -> Result<(), TrialFailure> {
-    let kept = keep.then(|| certificates::find(out)).flatten();
+    let kept = if keep { certificates::find(out)? } else { None };
     let made = kept.map_or_else(|| certificates::write(out, names), Ok)?;
     let mut stdout = io::stdout().lock();
     for path in made.all() {

@@ -10,6 +10,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
 };
+use rustls_pki_types::pem::{self, PemObject};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Common name of the authority. A folder whose `ca.pem` bears it was made here and may be replaced.
 const AUTHORITY: &str = "Seawall throw-away CA";
@@ -53,6 +55,19 @@ pub enum CertificatesError {
     Foreign {
         /// The file in the way.
         path: PathBuf,
+    },
+    /// The caller's: some of an earlier call's files are there, and some are not.
+    #[error(
+        "{} has certificates of `seawall certs` that are not whole: {}. Put the files back, or leave out --keep: then all \
+         are made anew, and who trusts the old authority has to be given the new one",
+        folder.display(),
+        faults.join(", ")
+    )]
+    NotWhole {
+        /// Where they are.
+        folder: PathBuf,
+        /// The names of the files that can't be used, each with the reason.
+        faults: Vec<String>,
     },
     /// The operating system's.
     #[error("{}: {source}", path.display())]
@@ -99,10 +114,21 @@ pub fn write(folder: &Path, names: &[String]) -> Result<Certificates, Certificat
     Ok(paths)
 }
 
-/// What an earlier call of [`write()`] left in `folder`, if all of it is still there.
-pub fn find(folder: &Path) -> Option<Certificates> {
+/// What an earlier call of [`write()`] left in `folder`; `None`: nothing is there that it has made. An error when only a part
+/// of it can be used: to make it anew would replace an authority that somebody trusts.
+pub fn find(folder: &Path) -> Result<Option<Certificates>, CertificatesError> {
     let paths = Certificates::of(folder);
-    (paths.are_ours() && paths.all().iter().all(|path| path.exists())).then_some(paths)
+    if !paths.are_ours() {
+        return Ok(None);
+    }
+    let faults = paths.faults();
+    if faults.is_empty() {
+        return Ok(Some(paths));
+    }
+    Err(CertificatesError::NotWhole {
+        folder: folder.to_owned(),
+        faults,
+    })
 }
 
 impl Certificates {
@@ -127,8 +153,38 @@ impl Certificates {
         ]
     }
 
+    /// Made here, by what is left of them: where there is no authority, a certificate names it as its issuer.
     fn are_ours(&self) -> bool {
-        fs::read_to_string(&self.ca).is_ok_and(|pem| bears_our_name(&pem))
+        let pem = |path: &PathBuf| fs::read_to_string(path).unwrap_or_default();
+        let authority = pem(&self.ca);
+        if !authority.trim().is_empty() {
+            return bears_our_name(&authority);
+        }
+        [&self.server, &self.client]
+            .into_iter()
+            .any(|path| bears_our_name(&pem(path)))
+    }
+
+    /// Which files are of no use, and why.
+    fn faults(&self) -> Vec<String> {
+        let certificates = [&self.ca, &self.server, &self.client].map(|path| {
+            let fault = CertificateDer::from_pem_file(path).err()?;
+            Some(described(path, "certificate", &fault))
+        });
+        let keys = [&self.server_key, &self.client_key].map(|path| {
+            let fault = PrivateKeyDer::from_pem_file(path).err()?;
+            Some(described(path, "private key", &fault))
+        });
+        certificates.into_iter().chain(keys).flatten().collect()
+    }
+}
+
+fn described(path: &Path, content: &str, fault: &pem::Error) -> String {
+    let name = path.file_name().unwrap_or_default().display();
+    match fault {
+        pem::Error::Io(error) if error.kind() == io::ErrorKind::NotFound => format!("{name} is missing"),
+        pem::Error::Io(error) => format!("{name} can't be read ({error})"),
+        _ => format!("{name} holds no {content}"),
     }
 }
 
@@ -179,8 +235,7 @@ fn refuse_foreign(paths: &Certificates) -> Result<(), CertificatesError> {
 }
 
 fn bears_our_name(pem: &str) -> bool {
-    use rustls_pki_types::pem::PemObject;
-    rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes()).is_ok_and(|der| {
+    CertificateDer::from_pem_slice(pem.as_bytes()).is_ok_and(|der| {
         der.windows(AUTHORITY.len())
             .any(|window| window == AUTHORITY.as_bytes())
     })
@@ -259,8 +314,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
 
-    use rustls_pki_types::pem::PemObject;
-    use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+    use rustls_pki_types::{ServerName, UnixTime};
 
     use super::*;
 
@@ -369,14 +423,49 @@ mod tests {
     #[test]
     fn what_an_earlier_call_left_is_found_while_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(find(folder.path()), None);
+        assert_eq!(find(folder.path()).unwrap(), None);
         let written = write(folder.path(), &[]).unwrap();
-        assert_eq!(find(folder.path()), Some(written.clone()));
-        fs::remove_file(&written.client_key).unwrap();
-        assert_eq!(find(folder.path()), None, "half of them is of no use");
-        write(folder.path(), &[]).unwrap();
+        assert_eq!(find(folder.path()).unwrap(), Some(written.clone()));
         fs::write(&written.ca, "somebody's").unwrap();
-        assert_eq!(find(folder.path()), None, "of another origin");
+        assert_eq!(find(folder.path()).unwrap(), None, "of another origin");
+    }
+
+    #[test]
+    fn half_of_what_an_earlier_call_left_is_told_of_and_can_be_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let none: fn(&Path) = |path| fs::remove_file(path).unwrap();
+        let empty: fn(&Path) = |path| fs::write(path, "").unwrap();
+        let half: fn(&Path) = |path| {
+            let text = fs::read_to_string(path).unwrap();
+            fs::write(path, &text[..text.len() / 2]).unwrap();
+        };
+        let another: fn(&Path) = |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        };
+        for (spoil, words, first) in [
+            (none, "is missing", 0),
+            (empty, "holds no ", 0),
+            // Whose half an authority is can't be seen, and nothing of somebody else's is replaced.
+            (half, "holds no ", 1),
+            (another, "can't be read", 0),
+        ] {
+            for number in first..5 {
+                let written = write(folder.path(), &[]).unwrap();
+                let path = written.all()[number];
+                spoil(path);
+                let name = path.file_name().unwrap().display();
+                let Err(CertificatesError::NotWhole { faults, .. }) = find(folder.path()) else {
+                    panic!("{name} {words}");
+                };
+                assert_eq!(faults.len(), 1, "{faults:?}");
+                assert!(faults[0].starts_with(&format!("{name} {words}")), "{faults:?}");
+                if path.is_dir() {
+                    fs::remove_dir(path).unwrap();
+                }
+                write(folder.path(), &[]).expect("all can be made anew");
+            }
+        }
     }
 
     #[test]

@@ -93,6 +93,14 @@ fn certificates_are_written_where_they_were_asked_for() {
         ca,
         "a client that trusts it still does"
     );
+    std::fs::write(folder.join("client.key"), "").unwrap();
+    seawall(&["certs", "--keep"], &folder, PATIENCE)
+        .expect(1, &["client.key holds no private key", "leave out --keep"]);
+    assert_eq!(
+        std::fs::read(folder.join("ca.pem")).unwrap(),
+        ca,
+        "and after that as well"
+    );
     seawall(&["certs"], &folder, PATIENCE).expect(0, &["server.key"]);
     assert_ne!(std::fs::read(folder.join("ca.pem")).unwrap(), ca);
     seawall(&["certs", "--name", "not a name"], &folder, PATIENCE).expect(64, &["not a name"]);
