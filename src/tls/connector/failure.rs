@@ -1,6 +1,8 @@
 //! Why there is no TLS with a broker, in words for the operator.
 
+use std::borrow::Cow;
 use std::io;
+use std::net::IpAddr;
 
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage};
 
@@ -41,6 +43,9 @@ pub enum ConnectError {
     /// The library's word, or the system's.
     #[error("the TLS handshake failed: {0}")]
     Broken(io::Error),
+    /// The library's word of what came behind a handshake.
+    #[error("TLS with it broke off after the handshake: {0}")]
+    BrokenOff(Error),
 }
 
 /// Longest list of names from a certificate that is shown: who is in between could make it endless.
@@ -75,7 +80,7 @@ impl From<io::Error> for ConnectError {
 pub fn broken_off(error: &io::Error) -> Option<ConnectError> {
     match error.get_ref()?.downcast_ref::<Error>()? {
         Error::AlertReceived(alert) => Some(ConnectError::Refused(*alert)),
-        other => Some(ConnectError::Broken(io::Error::other(other.clone()))),
+        other => Some(ConnectError::BrokenOff(other.clone())),
     }
 }
 
@@ -98,20 +103,28 @@ fn of_certificate(error: &CertificateError) -> ConnectError {
     }
 }
 
-/// The library writes `DnsName("broker.example")`.
 fn shown(names: &[String]) -> String {
-    let bare = |name: &String| {
-        let inner = name
-            .strip_prefix("DnsName(\"")
-            .and_then(|name| name.strip_suffix("\")"));
-        inner.unwrap_or(name).to_owned()
-    };
-    let all = names.iter().map(bare).collect::<Vec<_>>().join(", ");
+    let all = names.iter().map(|name| bare(name)).collect::<Vec<_>>().join(", ");
     let mut shown: String = all.escape_debug().take(LONGEST).collect();
     if all.len() > LONGEST {
         shown.push('…');
     }
     shown
+}
+
+/// The library writes the kind of each name around it: `DnsName("broker.example")`, `IpAddress(0::1)`.
+fn bare(name: &str) -> Cow<'_, str> {
+    let inside = |before, behind| name.strip_prefix(before)?.strip_suffix(behind);
+    let quoted = inside("DnsName(\"", "\")").or_else(|| inside("UniformResourceIdentifier(\"", "\")"));
+    if let Some(text) = quoted {
+        return text.into();
+    }
+    if let Some(text) = inside("IpAddress(", ")") {
+        let address = text.parse::<IpAddr>();
+        return address.map_or_else(|_| text.into(), |address| address.to_string().into());
+    }
+    // A directory name, an e-mail address: nothing that a broker is found by, and the library does not say it.
+    "a name of another kind".into()
 }
 
 fn name(alert: AlertDescription) -> String {
@@ -129,5 +142,50 @@ fn hint(alert: AlertDescription) -> &'static str {
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnknownCA => ": look at upstream.tls.certificate",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_shown_as_an_operator_writes_them() {
+        for (name, plain) in [
+            (r#"DnsName("broker.example")"#, "broker.example"),
+            ("IpAddress(192.0.2.1)", "192.0.2.1"),
+            ("IpAddress(0::1)", "::1"),
+            ("IpAddress(2001:db8:0:0:0:0:0:1)", "2001:db8::1"),
+            ("IpAddress([invalid: 01, 02])", "[invalid: 01, 02]"),
+            (
+                r#"UniformResourceIdentifier("spiffe://example/broker")"#,
+                "spiffe://example/broker",
+            ),
+            ("DirectoryName", "a name of another kind"),
+            ("Unsupported(0x01)", "a name of another kind"),
+        ] {
+            assert_eq!(shown(&[name.to_owned()]), plain, "{name}");
+        }
+        let several = ["DnsName(\"one\u{7}\")", "IpAddress(0::1)"].map(str::to_owned);
+        assert_eq!(shown(&several), "one\\u{7}, ::1");
+    }
+
+    /// The handshake is long over when a record can't be decrypted.
+    #[test]
+    fn what_breaks_off_later_is_no_handshake_that_failed() {
+        for (error, words) in [
+            (
+                Error::DecryptError,
+                "TLS with it broke off after the handshake: cannot decrypt peer's message",
+            ),
+            (
+                Error::AlertReceived(AlertDescription::UnknownCA),
+                "it refuses us by the alert UnknownCA: look at upstream.tls.certificate",
+            ),
+        ] {
+            let told = broken_off(&io::Error::new(io::ErrorKind::InvalidData, error)).unwrap();
+            assert_eq!(told.to_string(), words);
+        }
+        assert!(broken_off(&io::ErrorKind::ConnectionReset.into()).is_none());
     }
 }
