@@ -332,18 +332,18 @@ impl Direction {
         taken
     }
 
-    /// Whether the writer has got rid of all that it took.
-    fn flush<W: AsyncWrite>(&mut self, cx: &mut Context<'_>, writer: Pin<&mut W>) -> bool {
-        if self.unflushed == 0 {
-            return true;
-        }
-        match writer.poll_flush(cx) {
-            Poll::Pending => return false,
-            Poll::Ready(Ok(())) => {
-                self.unflushed = 0;
-                self.stalled = None;
+    /// Whether the writer has got rid of all that it took. A flush that was interrupted got rid of a part.
+    fn flush<W: AsyncWrite>(&mut self, cx: &mut Context<'_>, mut writer: Pin<&mut W>) -> bool {
+        while self.unflushed > 0 {
+            match writer.as_mut().poll_flush(cx) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) => {
+                    self.unflushed = 0;
+                    self.stalled = None;
+                }
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => self.stalled = None,
+                Poll::Ready(Err(error)) => self.break_off(&error),
             }
-            Poll::Ready(Err(error)) => self.break_off(&error),
         }
         self.writing == Writing::Open
     }
