@@ -135,13 +135,13 @@ fn whole_milliseconds(time: Duration) -> u64 {
 
 /// The reason and the bytes for a client whose CONNECT can't be accepted as MQTT. No reason: it spoke no MQTT at all.
 /// Without Reason String: nothing is known of such a client's limits.
-pub fn answer_invalid(error: ConnectError) -> (Option<Reason>, Option<Vec<u8>>) {
-    let (reason, version) = match error {
+pub fn answer_invalid(error: &ConnectError) -> (Option<Reason>, Option<Vec<u8>>) {
+    let (reason, version) = match *error {
         ConnectError::NotConnect => return (None, None),
         // The levels below 3 never had a CONNACK of another form, and those above 5 will have the one of 5.
         ConnectError::UnsupportedLevel { level } if level > 5 => (Reason::Protocol, Some(Version::V5)),
         ConnectError::UnsupportedLevel { .. } => (Reason::Protocol, Some(Version::V3_1_1)),
-        ConnectError::EmptyClientId { version } => (Reason::ClientId, Some(version)),
+        ConnectError::EmptyClientId { ref connect } => (Reason::ClientId, Some(connect.version)),
         ConnectError::Malformed { version } => (Reason::Malformed, version),
         ConnectError::TooLarge { version } => (Reason::TooLarge, version),
         ConnectError::ProtocolError => {

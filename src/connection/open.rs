@@ -92,8 +92,8 @@ impl Life<'_> {
             };
             match dialled {
                 Ok(dialled) => {
-                    let bytes = introduced(&dialled.broker, header, bytes);
-                    return self.open(client, bytes, connect, permit, dialled).await;
+                    let opening = Opening::new(&dialled.broker, header, bytes);
+                    return self.open(client, opening, connect, permit, dialled).await;
                 }
                 Err(NotDialled::Shut) => permit.settle(Outcome::Unused),
                 Err(NotDialled::Failed) => {
@@ -177,12 +177,17 @@ impl Life<'_> {
     async fn open(
         &mut self,
         client: &mut Client,
-        (bytes, framing): (Vec<u8>, Framing),
+        opening: Opening,
         connect: &Connect,
         permit: Permit,
         dialled: Dialled,
     ) -> Result<Opened, NoSession> {
         let Dialled { mut broker, trial } = dialled;
+        let Opening {
+            bytes,
+            header,
+            framing,
+        } = opening;
         // What a client may take for its CONNECT, it may take for what it has still to say before it is in.
         let patience = Patience {
             broker: self.rules.upstream.connack_timeout,
@@ -193,7 +198,8 @@ impl Life<'_> {
         let brokers = &self.house.brokers;
         let server = trial.server;
         match answer {
-            Ok(answer) => {
+            Ok(mut answer) => {
+                answer.bytes_up = answer.bytes_up.saturating_sub(header as u64);
                 self.attempt.connack = Some((answer.code, answer.latency));
                 brokers.note(server, Health::succeeded);
                 trial.tell(Report::Answered);
@@ -253,15 +259,33 @@ struct Dialled {
     trial: Trial,
 }
 
-/// What is said first to `broker`, and where the client's packets stand behind it. The header for a broker behind TLS was
-/// said before the handshake; in plain it leaves in one write with the CONNECT.
-fn introduced(broker: &Upstream, header: Vec<u8>, bytes: Vec<u8>) -> (Vec<u8>, Framing) {
-    let mut framing = Framing::new();
-    framing.feed(&bytes);
-    if header.is_empty() || broker.handshake().is_some() {
-        return (bytes, framing);
+/// What is said first to a broker.
+struct Opening {
+    bytes: Vec<u8>,
+    /// How many of them are the header, which is no part of the session.
+    header: usize,
+    /// Where the client's packets stand behind them.
+    framing: Framing,
+}
+
+impl Opening {
+    /// The header for a broker behind TLS was said before the handshake; in plain it leaves in one write with the CONNECT.
+    fn new(broker: &Upstream, header: Vec<u8>, bytes: Vec<u8>) -> Self {
+        let mut framing = Framing::new();
+        framing.feed(&bytes);
+        if header.is_empty() || broker.handshake().is_some() {
+            return Self {
+                bytes,
+                header: 0,
+                framing,
+            };
+        }
+        Self {
+            header: header.len(),
+            bytes: [header, bytes].concat(),
+            framing,
+        }
     }
-    ([header, bytes].concat(), framing)
 }
 
 /// One attempt on one broker: told how it came out, or abandoned when it is dropped, so that no probe is lost.

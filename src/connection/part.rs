@@ -41,6 +41,7 @@ impl Life<'_> {
             keep_alive,
         };
         let (house, rules, traffic) = (self.house, &self.rules.relay, &self.house.traffic);
+        traffic.add(answer.bytes_up, answer.bytes_down);
         // Who was refused by the broker has no session to end.
         let in_session = answer.code == 0;
         let closing = Closing {

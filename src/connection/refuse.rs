@@ -6,6 +6,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{Client, End, Life, admit};
 use crate::admission::Refusal;
+use crate::mqtt::Protocol;
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
 use crate::refusal::{self, Addressee};
@@ -83,7 +84,13 @@ impl Life<'_> {
 
     /// Answers what can't be accepted as MQTT.
     pub(super) async fn refuse_invalid(&mut self, client: Client, error: ConnectError) -> End {
-        let (reason, answer) = refusal::answer_invalid(error);
+        if let ConnectError::EmptyClientId { connect } = &error {
+            self.note(connect);
+            self.attempt.lane = self.arrival(&client, connect).label;
+        } else if let Some(version) = error.version() {
+            self.attempt.protocol = Protocol::Known(version);
+        }
+        let (reason, answer) = refusal::answer_invalid(&error);
         self.attempt.decision = Some(Decision::Invalid(reason));
         self.phase.to(Phase::Refusing);
         refusal::close(client, answer.as_deref()).await;

@@ -217,7 +217,7 @@ async fn read_connect(stream: &mut TcpStream, incoming: &mut BytesMut) -> io::Re
             }
             Ok(Progress::Need(_)) => {}
             Err(error) => {
-                if let Some(answer) = answer_to(error) {
+                if let Some(answer) = answer_to(&error) {
                     stream.write_all(answer).await?;
                 }
                 return Ok(None);
@@ -231,7 +231,7 @@ async fn read_connect(stream: &mut TcpStream, incoming: &mut BytesMut) -> io::Re
 }
 
 /// As Mosquitto has it.
-fn answer_to(error: ConnectError) -> Option<&'static [u8]> {
+fn answer_to(error: &ConnectError) -> Option<&'static [u8]> {
     match error {
         ConnectError::UnsupportedLevel { .. } => Some(&[0x20, 2, 0, 1]),
         ConnectError::EmptyClientId { .. } => Some(&[0x20, 2, 0, 2]),

@@ -64,8 +64,9 @@ pub enum Progress {
     Complete(Box<Connect>, usize),
 }
 
-/// Why the bytes can't become a CONNECT: always the client's fault. Each says what is known of the version, for the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why the bytes can't become a CONNECT: always the client's fault. Each says what is known of it, for the answer and for
+/// those who count it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
     /// The first packet is no CONNECT, or its protocol name is not one of MQTT's, so that it isn't MQTT at all: closed
     /// without CONNACK ([MQTT-3.1.0-1], [MQTT-3.1.2-1]).
@@ -89,8 +90,8 @@ pub enum ConnectError {
     /// An empty client id with clean session 0 in 3.1.1 (and 3.1): answers 2 ([MQTT-3.1.3-8]).
     #[error("an empty client id with clean session 0")]
     EmptyClientId {
-        /// 3.1 or 3.1.1.
-        version: Version,
+        /// What was read; of 3.1 or 3.1.1.
+        connect: Box<Connect>,
     },
     /// Declares more than the limit: 3.x closes, 5.0 answers 0x95.
     #[error("the CONNECT declares more than the limit")]
@@ -98,6 +99,27 @@ pub enum ConnectError {
         /// The version; unknown only where the limit itself (below 14 bytes) ends before the level.
         version: Option<Version>,
     },
+}
+
+impl ConnectError {
+    /// The version that the client speaks, where that was read and is one that Seawall reads.
+    pub fn version(&self) -> Option<Version> {
+        match self {
+            Self::NotConnect | Self::UnsupportedLevel { .. } => None,
+            Self::Malformed { version } | Self::TooLarge { version } => *version,
+            Self::ProtocolError => Some(Version::V5),
+            Self::EmptyClientId { connect } => Some(connect.version),
+        }
+    }
+}
+
+/// Whether `bytes` declare more than `max_size` at their front, so that nothing which follows makes a CONNECT of them
+/// that is accepted: all that is still open is how the client is to be told.
+pub fn declares_more_than(max_size: usize, bytes: &[u8]) -> bool {
+    match VariableByteInteger::read(bytes.get(1..).unwrap_or_default()) {
+        VariableByteInteger::Whole { value, length, .. } => 1 + length + value > max_size,
+        VariableByteInteger::Partial | VariableByteInteger::Overlong => false,
+    }
 }
 
 /// Reads the CONNECT at the front of `bytes`, of which more may follow (section 3.1 of all three versions). `max_size`
@@ -154,7 +176,9 @@ pub fn read(bytes: &[u8], max_size: usize) -> Result<Progress, ConnectError> {
         _ => malformed,
     })?;
     if connect.client_id.is_empty() && !connect.clean && version != Version::V5 {
-        return Err(ConnectError::EmptyClientId { version });
+        return Err(ConnectError::EmptyClientId {
+            connect: Box::new(connect),
+        });
     }
     Ok(Progress::Complete(Box::new(connect), total))
 }
@@ -422,7 +446,7 @@ mod tests {
             },
             "protocol-error" => ConnectError::ProtocolError,
             "empty-id" => ConnectError::EmptyClientId {
-                version: vectors::version(rest),
+                connect: Box::new(expected_connect(rest)),
             },
             _ => panic!("no expectation: {kind}"),
         })
@@ -483,7 +507,7 @@ mod tests {
             for end in 0..vector.packet.len() {
                 match read(&vector.packet[..end], LIMIT) {
                     Ok(Progress::Need(need)) => assert!(end < need, "{} at {end}", vector.line),
-                    found => assert_eq!(found, Err(error), "{} at {end}", vector.line),
+                    found => assert_eq!(found, Err(error.clone()), "{} at {end}", vector.line),
                 }
             }
         }
@@ -573,6 +597,24 @@ mod tests {
                     "{spelt} at {end}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_length_above_the_limit_shows_before_the_level() {
+        for (spelt, too_much) in [
+            ("", false),
+            ("10", false),
+            ("10 ff", false),
+            ("10 ffffff", false),
+            ("10 ffffffff", false),
+            ("10 62", false),
+            ("10 63", true),
+            ("10 e300", true),
+            ("10 ffffff7f", true),
+            (r#"10 63 0004 "MQT""#, true),
+        ] {
+            assert_eq!(declares_more_than(100, &hex(spelt)), too_much, "{spelt}");
         }
     }
 

@@ -46,7 +46,7 @@ const LINGER: Duration = Duration::from_secs(5);
 pub struct Settings {
     /// A client silent for this many of its keep-alives is closed; at least 1.
     pub keepalive_factor: f64,
-    /// A peer that takes not one byte for this long is closed.
+    /// A peer that is not seen to take anything for this long is closed.
     pub write_timeout: Duration,
     /// Most bytes that wait in one direction of one connection.
     pub buffer: usize,
@@ -68,7 +68,7 @@ pub struct Start {
     pub keep_alive: Option<Duration>,
 }
 
-/// Bytes that relays have written, counted as they go: one for all connections of the process.
+/// Bytes of sessions that have been written, counted as they go: one for all connections of the process.
 #[derive(Debug, Default)]
 pub struct Traffic {
     up: AtomicU64,
@@ -76,6 +76,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Counts what was written of a session before its relay.
+    pub fn add(&self, up: u64, down: u64) {
+        self.up.fetch_add(up, Ordering::Relaxed);
+        self.down.fetch_add(down, Ordering::Relaxed);
+    }
+
     /// Bytes to brokers and to clients since the last call.
     pub fn take(&self) -> (u64, u64) {
         (

@@ -315,8 +315,8 @@ pub struct Ending {
     pub cause: &'static str,
     /// Seconds from accept to the end.
     pub lasted: Duration,
-    /// Bytes from the client to the broker (after the handshake, the CONNECT included), and back.
+    /// Bytes of the session that went to the broker, from the CONNECT on, without PROXY header and TLS.
     pub bytes_up: u64,
-    /// Bytes from the broker to the client.
+    /// Bytes that went to the client, from the broker's first AUTH or CONNACK on, without TLS.
     pub bytes_down: u64,
 }

@@ -185,7 +185,7 @@ impl Metrics {
         );
     }
 
-    /// Bytes that were relayed since the last call for the same connection: `up` to the broker, `down` to the client.
+    /// Bytes of sessions since the last call: `up` to brokers, `down` to clients, as in [`Ending`].
     pub fn relayed(&self, up: u64, down: u64) {
         self.clients.bytes_up.inc_by(up);
         self.clients.bytes_down.inc_by(down);

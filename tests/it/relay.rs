@@ -102,6 +102,46 @@ fn random_pieces(mut bytes: &[u8], most: usize) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// Metric and audit have one meaning: what the broker got from the CONNECT on, and the client from its first answer on.
+#[tokio::test]
+async fn metric_and_audit_count_the_same_bytes() {
+    let scene = Scene::new();
+    let broker = Stub::start(|mut link| async move {
+        // A header, where there is one, comes in one piece with the CONNECT.
+        link.piece().await;
+        link.send(&packet::accepted(4)).await;
+        link.echo().await;
+    })
+    .await;
+    for header in ["off", "v1"] {
+        let path = scene.text_path(&format!("{header}.jsonl"));
+        let (audit, header) = (format!("{path:?}"), format!("{header:?}"));
+        let settings = [
+            ("audit.path", &audit[..]),
+            ("upstream.proxy_protocol", &header[..]),
+        ];
+        let daemon = Daemon::start(&scene, broker.address(), &settings);
+        let connect = Connect::v311("counted");
+        let mut device = Device::join(&daemon, connect).await;
+        device.send(&packet::PINGREQ).await;
+        device.expect_packet(&packet::PINGREQ).await;
+        device.close().await;
+        let metrics = daemon.counts("seawall_closed_total", &[], 1.0).await;
+        let (up, down) = (connect.bytes().len() + 2, packet::accepted(4).len() + 2);
+        let counted = |direction| metrics.sum("seawall_relay_bytes_total", &[("direction", direction)]);
+        assert_eq!(
+            (counted("up"), counted("down")),
+            (up as f64, down as f64),
+            "{header}"
+        );
+        let line = format!(r#""bytes_up":{up},"bytes_down":{down},"#);
+        eventually("the audit's line", || {
+            std::fs::read_to_string(&path).is_ok_and(|audit| audit.contains(&line))
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_has_finished_sending_still_receives() {
     let scene = Scene::new();

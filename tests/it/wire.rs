@@ -3,7 +3,7 @@
 use crate::rig::device::hex;
 use crate::rig::packet::{self, connack_v3, connack_v5};
 use crate::rig::stub::nobody;
-use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub};
+use crate::rig::{Connect, Daemon, Device, End, PATIENCE, Scene, Stub, eventually};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -441,6 +441,74 @@ fn sized(level: u8, size: usize) -> Vec<u8> {
     let bytes = with(size - (with(256).len() - 256));
     assert_eq!(bytes.len(), size);
     bytes
+}
+
+/// Nothing that it can still send will be taken: only how it is told is open, and for a moment.
+#[tokio::test]
+async fn who_declares_too_much_and_says_no_more_is_not_waited_for() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let daemon = Daemon::start(&scene, broker.address(), &[]);
+    let whole = b"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05";
+    for sent in [5, 9] {
+        let from = Instant::now();
+        assert_eq!(hex(&answer(&daemon, &whole[..sent]).await), "", "{sent}");
+        let waited = from.elapsed();
+        assert!(waited < Duration::from_secs(5), "{sent} bytes: {waited:?}");
+    }
+    let mut late = Device::dial(&daemon).await;
+    late.send(&whole[..5]).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    late.send(&whole[5..]).await;
+    late.expect_last(&connack_v5(0x95)).await;
+    let too_large = [("reason", "too-large")];
+    daemon.counts("seawall_refused_total", &too_large, 3.0).await;
+}
+
+/// What was read of an invalid CONNECT is what it is counted and written down by.
+#[tokio::test]
+async fn an_invalid_connect_is_known_by_what_was_read_of_it() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let config = scene.text_path("audit.jsonl");
+    let lane = ("admission.lanes", r#"[{ name = "metered", username = "meter" }]"#);
+    let settings = [("audit.path", &format!("{config:?}")[..]), lane];
+    let daemon = Daemon::start(&scene, broker.address(), &settings);
+    let without_id = Connect {
+        username: Some("meter"),
+        clean: false,
+        ..Connect::v311("")
+    };
+    let mut reserved = Connect::v311("x").bytes();
+    reserved[9] |= 1;
+    let large = b"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05";
+    let mut answers = Vec::new();
+    for bytes in [&without_id.bytes()[..], &reserved, large, b"\xe0\x00"] {
+        answers.push(hex(&answer(&daemon, bytes).await));
+    }
+    let expected = [
+        hex(&connack_v3(2)),
+        String::new(),
+        hex(&connack_v5(0x95)),
+        String::new(),
+    ];
+    assert_eq!(answers, expected);
+    let invalid = ("decision", "invalid");
+    let metrics = daemon.counts("seawall_connects_total", &[invalid], 4.0).await;
+    for (protocol, lane) in [
+        ("3.1.1", "metered"),
+        ("3.1.1", "default"),
+        ("5", "default"),
+        ("other", "default"),
+    ] {
+        let labels = [invalid, ("protocol", protocol), ("lane", lane)];
+        assert_eq!(metrics.sum("seawall_connects_total", &labels), 1.0, "{labels:?}");
+    }
+    let line = r#""client_id":"","protocol":"3.1.1","clean":false,"lane":"metered""#;
+    eventually("the audit's line", || {
+        std::fs::read_to_string(&config).is_ok_and(|audit| audit.contains(line))
+    })
+    .await;
 }
 
 #[tokio::test]
