@@ -1,11 +1,13 @@
 //! HTTP/1 on one thread with a runtime of its own. One request a connection: a scrape every few seconds gains nothing
 //! from keep-alive, and no idle connection can take a place.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,15 +23,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::body::{Answer, Deadline};
 use super::live::{self, Live};
 use super::{Access, OPEN, Page, Pages};
 
-/// Two Prometheus servers, an orchestrator's probes and a handful of browsers need ten; with more the next ones wait
-/// in the kernel's queue.
+/// Two Prometheus servers, an orchestrator's probes and a handful of browsers need ten; with more, who has not asked for
+/// anything yet makes room, and where all have the next ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
 /// A request's header comes in one segment from any client that we know; below a prober's usual 10 s.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -88,12 +90,44 @@ impl Drop for Handle {
     }
 }
 
+/// A connection that was accepted and has not come to its end.
+struct Guest {
+    /// Whether a whole request came.
+    has_asked: Arc<AtomicBool>,
+    task: AbortHandle,
+}
+
+/// Those that have not asked for anything yet, the oldest first.
+#[derive(Default)]
+struct Silent(VecDeque<Guest>);
+
+impl Silent {
+    /// Whether one of them could make room.
+    fn any(&mut self) -> bool {
+        self.0
+            .retain(|guest| !guest.has_asked.load(Ordering::Relaxed) && !guest.task.is_finished());
+        !self.0.is_empty()
+    }
+
+    /// Ends that which has been silent for longest: who asks at once must not wait behind who does not. `false`: all have
+    /// asked meanwhile.
+    fn make_room(&mut self) -> bool {
+        self.any()
+            && self.0.pop_front().is_some_and(|guest| {
+                guest.task.abort();
+                true
+            })
+    }
+}
+
 async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped: oneshot::Receiver<()>) {
     let mut connections = JoinSet::new();
+    let mut silent = Silent::default();
     let live = Arc::new(Live::default());
     let mut clock = interval(live::EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
+        let is_full = connections.len() >= MAX_CONNECTIONS;
         tokio::select! {
             _ = &mut stopped => return,
             _ = clock.tick() => {
@@ -101,9 +135,19 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped
                 let _ = catch_unwind(AssertUnwindSafe(|| live.look(&pages)));
             }
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+            accepted = listener.accept(), if !is_full || silent.any() => match accepted {
                 Ok((socket, _)) => {
-                    connections.spawn(exchange(socket, Arc::clone(&pages), Arc::clone(&live)));
+                    if is_full {
+                        if !silent.make_room() {
+                            continue;
+                        }
+                        connections.join_next().await;
+                    }
+                    let has_asked = Arc::new(AtomicBool::new(false));
+                    let exchange = exchange(socket, Arc::clone(&pages), Arc::clone(&live), Arc::clone(&has_asked));
+                    let task = connections.spawn(exchange);
+                    silent.any();
+                    silent.0.push_back(Guest { has_asked, task });
                 }
                 Err(error) => {
                     tracing::debug!(%error, "admin accept failed");
@@ -114,10 +158,10 @@ async fn serve(listener: tokio::net::TcpListener, pages: Arc<Pages>, mut stopped
     }
 }
 
-async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
+async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>, has_asked: Arc<AtomicBool>) {
     let access = pages.access.load_full();
     let Some(tls) = access.tls() else {
-        return converse(socket, &pages, &access, &live).await;
+        return converse(socket, &pages, &access, &live, &has_asked).await;
     };
     let accepted = Instant::now();
     // On this thread, which no client waits for.
@@ -125,14 +169,21 @@ async fn exchange(socket: TcpStream, pages: Arc<Pages>, live: Arc<Live>) {
         .accept(socket, Vec::new(), accepted + HEADER_TIMEOUT, accepted, None)
         .await
     {
-        Ok(established) => converse(established.stream, &pages, &access, &live).await,
+        Ok(established) => converse(established.stream, &pages, &access, &live, &has_asked).await,
         Err(failure) => tracing::debug!(cause = failure.word(), "admin handshake failed"),
     }
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, pages: &Pages, access: &Access, live: &Live) {
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    pages: &Pages,
+    access: &Access,
+    live: &Live,
+    has_asked: &AtomicBool,
+) {
     let deadline = Deadline::new();
     let service = service_fn(|request| {
+        has_asked.store(true, Ordering::Relaxed);
         let answer = answer(&request, pages, access, live, &deadline);
         async move { Ok::<_, Infallible>(answer) }
     });
