@@ -364,8 +364,9 @@ impl Running {
         let connections = self.parts.places.taken();
         tracing::info!(connections, "{state}");
         if let Some(audit) = self.parts.house.telemetry().audit() {
-            let details = [("state", state), ("connections", &connections.to_string())];
-            audit.change(Change::Drain, audit::details(&details));
+            let mut details = audit::details(&[("state", state)]);
+            details.insert("connections".to_owned(), connections.into());
+            audit.change(Change::Drain, details);
         }
     }
 

@@ -119,11 +119,10 @@ fn tell_breaker(house: &House, server: &str, state: State) {
 fn tell_rate(house: &House, from: Option<f64>, to: f64) {
     tracing::debug!(from, to, "the admission rate");
     if let Some(audit) = house.telemetry().audit() {
-        let from = from.map(|from| format!("{from:.1}"));
-        let to = format!("{to:.1}");
-        let from = from.as_deref().map(|from| ("from", from));
-        let words: Vec<_> = from.into_iter().chain([("to", &*to)]).collect();
-        audit.change(Change::Rate, audit::details(&words));
+        let from = from.map(|from| ("from", audit::figure(from)));
+        let steps = from.into_iter().chain([("to", audit::figure(to))]);
+        let details = steps.map(|(key, figure)| (key.to_owned(), figure)).collect();
+        audit.change(Change::Rate, details);
     }
 }
 

@@ -123,9 +123,19 @@ struct Stamped<'a> {
 }
 
 #[derive(Deserialize)]
-struct RateStep<'a> {
-    #[serde(borrow)]
-    to: Text<'a>,
+struct RateStep {
+    to: serde_json::Value,
+}
+
+impl RateStep {
+    /// Tokens a second: a number, or as text, which is how the first versions wrote it.
+    fn rate(&self) -> Option<f64> {
+        let rate = self
+            .to
+            .as_f64()
+            .or_else(|| self.to.as_str().and_then(|text| text.parse().ok()))?;
+        (rate.is_finite() && rate >= 0.0).then_some(rate)
+    }
 }
 
 #[derive(Deserialize)]
@@ -231,10 +241,9 @@ impl<'a> Fields<'a> {
 
 fn event_of_state<'a>(event: &str, line: &[u8]) -> Event<'a> {
     match event {
-        "rate" => serde_json::from_slice::<RateStep<'_>>(line)
+        "rate" => serde_json::from_slice::<RateStep>(line)
             .ok()
-            .and_then(|step| step.to.0.parse().ok())
-            .filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
+            .and_then(|step| step.rate())
             .map_or(Event::Other, Event::Rate),
         "breaker" => match serde_json::from_slice::<BreakerStep<'_>>(line) {
             Ok(step) if step.state.0 == "open" => Event::BreakerOpen,
@@ -399,6 +408,10 @@ mod tests {
             ),
             (r#""rate","from":"80.0","to":"95.5""#, Event::Rate(95.5)),
             (r#""rate","from":"80.0","to":"NaN""#, Event::Other),
+            (r#""rate","from":80.0,"to":0.001"#, Event::Rate(0.001)),
+            (r#""rate","to":200"#, Event::Rate(200.0)),
+            (r#""rate","to":-1"#, Event::Other),
+            (r#""rate","to":null"#, Event::Other),
             (r#""breaker","server":"s","state":"open""#, Event::BreakerOpen),
             (r#""breaker","server":"s","state":"closed""#, Event::Other),
             (r#""dropped","count":9"#, Event::Dropped(9)),

@@ -103,6 +103,12 @@ pub fn details(words: &[(&str, &str)]) -> serde_json::Map<String, serde_json::Va
         .collect()
 }
 
+/// A number that was measured: six digits of it, however small it is.
+pub fn figure(value: f64) -> serde_json::Value {
+    let digits = format!("{value:.5e}").parse();
+    digits.map_or(serde_json::Value::Null, |value: f64| value.into())
+}
+
 /// The running audit log. Dropping it writes what is queued and ends the thread.
 pub struct Audit {
     path: PathBuf,

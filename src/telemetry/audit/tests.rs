@@ -257,6 +257,20 @@ fn changes_and_sheds_have_lines_of_their_own() {
 }
 
 #[test]
+fn a_figure_is_a_number_and_never_rounded_to_nothing() {
+    for (value, written) in [
+        (200.0, "200.0"),
+        (0.001, "0.001"),
+        (1.0 / 3.0, "0.333333"),
+        (12_345.678, "12345.7"),
+        (0.0, "0.0"),
+        (f64::INFINITY, "null"),
+    ] {
+        assert_eq!(figure(value).to_string(), written);
+    }
+}
+
+#[test]
 fn other_limits_hold_from_the_next_line_on() {
     let (_folder, path) = folder();
     let Run { telemetry, .. } = run(settings(&path));
