@@ -270,21 +270,29 @@ impl Life<'_> {
         if !self.rules.proxy_header.may_name_another(self.attempt.source.ip()) {
             let visitor = self.count(&socket)?;
             let (socket, begun) = self.identify(socket).await?;
-            return Ok((socket, begun, Some(visitor)));
+            return Ok((socket, begun, visitor));
         }
         let (socket, begun) = self.identify(socket).await?;
         // A balancer that is turned away when it looks if we live takes all its clients elsewhere.
         let visitor = if self.is_health_check() {
             None
         } else {
-            Some(self.count(&socket)?)
+            self.count(&socket)?
         };
         Ok((socket, begun, visitor))
     }
 
-    fn count(&self, socket: &TcpStream) -> Result<Visitor, End> {
-        let arrived = self.house.gate.arrive(self.attempt.source.ip());
-        arrived.map_err(|limit| self.shed(socket, limit.into()))
+    /// Counts it for its address. `None`: it is one too many, and a dry run turns nobody away.
+    fn count(&mut self, socket: &TcpStream) -> Result<Option<Visitor>, End> {
+        match self.house.gate.arrive(self.attempt.source.ip()) {
+            Ok(visitor) => Ok(Some(visitor)),
+            Err(limit) if self.house.door.is_dry_run() => {
+                self.house.telemetry.metrics().would_shed(limit);
+                self.attempt.would_shed = Some(limit);
+                Ok(None)
+            }
+            Err(limit) => Err(self.shed(socket, limit.into())),
+        }
     }
 
     /// Whom the connection speaks for: from here on the real source is what counts. Returns what was read of the client.

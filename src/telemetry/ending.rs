@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
+use crate::admission::sources::Exceeded;
 use crate::mqtt::Protocol;
 use crate::reason::Reason;
 
@@ -237,6 +238,8 @@ pub struct Attempt {
     pub accepted: Option<SystemTime>,
     /// The client's address.
     pub source: SocketAddr,
+    /// The limit of its address that it is beyond, where a dry run let it in all the same.
+    pub would_shed: Option<Exceeded>,
     /// The handshake, once it is over.
     pub handshake: Option<Result<Handshake, HandshakeFailure>>,
     /// Who the client is, where it has shown a certificate.
@@ -299,6 +302,7 @@ impl Attempt {
             held: None,
             server: None,
             connack: None,
+            would_shed: None,
             counted: Counted::default(),
         }
     }

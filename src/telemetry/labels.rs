@@ -136,6 +136,18 @@ impl From<Exceeded> for Shed {
     }
 }
 
+impl Label for Exceeded {
+    const ALL: &'static [Self] = &[Self::Rate, Self::Connections];
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn word(self) -> &'static str {
+        Shed::from(self).word()
+    }
+}
+
 /// Label `kind` of `seawall_handshakes_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HandshakeOutcome {

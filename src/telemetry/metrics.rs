@@ -142,6 +142,11 @@ impl Metrics {
         add(self.clients.shed.get(reason), 1);
     }
 
+    /// Counts a socket that a dry run let in over the limit of its address.
+    pub fn would_shed(&self, limit: sources::Exceeded) {
+        add(self.admission.dry_run_sources.get(limit), 1);
+    }
+
     /// Counts an open connection in `phase` until the guard is dropped.
     pub fn enter(self: &Arc<Self>, phase: Phase) -> PhaseGuard {
         PhaseGuard::enter(Arc::clone(self), phase)
@@ -310,7 +315,10 @@ impl Metrics {
             handshakes: sums(&self.clients.handshakes),
             decisions: self.admission.lanes.decisions(),
             refused: self.admission.lanes.refusals(),
-            dry_run: values(&self.admission.dry_run),
+            dry_run: values(&self.admission.dry_run)
+                .into_iter()
+                .chain(values(&self.admission.dry_run_sources))
+                .collect(),
             relay_bytes_up: self.clients.bytes_up.get(),
             relay_bytes_down: self.clients.bytes_down.get(),
         }

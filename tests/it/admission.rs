@@ -333,6 +333,38 @@ async fn a_broker_that_resets_gives_its_place_back() {
 }
 
 #[tokio::test]
+async fn a_dry_run_lets_in_who_is_beyond_the_limits_of_his_address() {
+    let scene = Scene::new();
+    let broker = Stub::content().await;
+    let path = scene.path("audit.jsonl");
+    let audit = format!("{path:?}");
+    for (key, value, reason) in [
+        ("admission.per_source.rate", "0.001", "source-rate"),
+        ("admission.per_source.max_connections", "1", "source-connections"),
+    ] {
+        let settings = [
+            ("admission.dry_run", "true"),
+            ("admission.per_source.burst", "1"),
+            ("audit.path", audit.as_str()),
+            (key, value),
+        ];
+        let daemon = Daemon::start(&scene, broker.address(), &settings);
+        let mut sessions = Vec::new();
+        for number in 0..4 {
+            sessions.push(Device::join(&daemon, Connect::v311(&format!("{reason}-{number}"))).await);
+        }
+        let labels = [("reason", reason)];
+        daemon.counts("seawall_dry_run_total", &labels, 3.0).await;
+        daemon.counts("seawall_shed_total", &[], 0.0).await;
+        let would = format!("\"would_refuse\":\"{reason}\"");
+        eventually("the audit log tells of three", || {
+            std::fs::read_to_string(&path).is_ok_and(|text| text.matches(&would).count() == 3)
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn dry_run_decides_and_refuses_nobody() {
     let scene = Scene::new();
     let broker = Stub::content().await;

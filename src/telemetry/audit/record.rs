@@ -211,7 +211,7 @@ impl<'a> AttemptBody<'a> {
                 .decision
                 .map(|decision| DecisionLabel::from(decision).word()),
             reason,
-            would_refuse,
+            would_refuse: would_refuse.or_else(|| attempt.would_shed.map(Label::word)),
             took_ms: took(attempt, at),
             waited_ms: attempt.held.map(milliseconds),
             server: attempt.server.and_then(|server| names.server(server)),

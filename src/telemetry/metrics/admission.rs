@@ -4,6 +4,7 @@ use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, Registry
 
 use super::families::{add, counters, each, gauge, measure, registered};
 use super::lanes::Lanes;
+use crate::admission::sources::Exceeded;
 use crate::reason::Reason;
 use crate::telemetry::ending::{Attempt, Decision};
 use crate::telemetry::labels::Each;
@@ -18,6 +19,8 @@ const HOLD_BUCKETS: [f64; 13] = [
 pub(super) struct Admission {
     pub(super) lanes: Lanes,
     pub(super) dry_run: Each<Reason, IntCounter>,
+    /// The same of those that no CONNECT is known of yet.
+    pub(super) dry_run_sources: Each<Exceeded, IntCounter>,
     pub(super) hold_seconds: Histogram,
     pub(super) rate: Gauge,
     pub(super) rate_floor: Gauge,
@@ -34,7 +37,7 @@ impl Admission {
         let dry_run = counters(
             registry,
             "seawall_dry_run_total",
-            "CONNECTs admitted in a dry run that would have been refused",
+            "CONNECTs and connections let in by a dry run that would have been turned away",
             &["reason"],
         )?;
         let hold = HistogramOpts::new(
@@ -55,6 +58,7 @@ impl Admission {
         Ok(Self {
             lanes: Lanes::new(registry, lanes)?,
             dry_run: each(&dry_run),
+            dry_run_sources: each(&dry_run),
             hold_seconds: registered(registry, Histogram::with_opts(hold)?)?,
             rate: registered(registry, rate)?,
             rate_floor: registered(registry, rate_floor)?,
