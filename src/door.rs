@@ -5,6 +5,7 @@
 //! controller sees it go forwards only.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -15,10 +16,12 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::admission::breaker::State;
-use crate::admission::brokers::Report;
+use crate::admission::brokers::{Changes, Report};
 use crate::admission::classify::{Arrival, Classifier};
 use crate::admission::clients;
 use crate::admission::controller::{Controller, Place, Released, Seat, Snapshot, Verdict};
+use crate::admission::memory::Key;
+use crate::admission::suspects::Suspect;
 use crate::admission::{Outcome, Refusal, Request, Settings, Share};
 use crate::moment::Moment;
 use crate::reason::Reason;
@@ -176,20 +179,33 @@ impl Door {
         controller.may_dial(server, now)
     }
 
-    /// How an attempt on `server` came out.
-    pub fn report(&self, server: usize, report: Report) {
-        {
+    /// How an attempt on `server` came out. Whether that speaks against the broker: else it is no [`Outcome::Failed`].
+    pub fn report(&self, server: usize, report: Report) -> bool {
+        let blamed = {
             let mut controller = self.lock();
             let now = self.now();
-            controller.report(server, report, now);
-        }
+            controller.report(server, report, now)
+        };
         self.changed.notify_one();
+        blamed
+    }
+
+    /// Who `client` of an arrival is before a broker that broke off on it.
+    pub fn suspect(&self, client: Option<Key>, source: IpAddr) -> Suspect {
+        self.classifier.load().suspect(client, source)
     }
 
     /// The breaker of `server`, for metrics and status.
     pub fn breaker(&self, server: usize) -> State {
         let controller = self.lock();
         controller.breaker(server, self.now())
+    }
+
+    /// How the breakers have changed since the last call, for log and audit.
+    pub fn breaker_changes(&self) -> Changes {
+        let mut controller = self.lock();
+        let now = self.now();
+        controller.breaker_changes(now)
     }
 
     /// Figures for metrics and status.

@@ -1,6 +1,9 @@
 //! The circuit breaker of one broker: after several failures in a row nobody is sent to it for a while, then one real
 //! CONNECT probes it, and when that one comes out the crowd is let back in slowly.
 //!
+//! A broker that breaks off before its CONNACK may not have liked that one client: see [`super::suspects`]. To be careful
+//! there costs little, since such a client is told the same by an open breaker.
+//!
 //! ```text
 //! Closed --failures in a row--> Open --time is up, asked--> HalfOpen --success--> Closed (slow start)
 //!                                 ^---------- failure: twice as long ---'
@@ -8,12 +11,14 @@
 
 use std::time::Duration;
 
+use super::suspects::{Suspect, Suspects};
 use crate::moment::Moment;
 
 /// `[upstream.breaker]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Dials or CONNACK waits failed in a row until it opens, at least 1.
+    /// Failures in a row until it opens, at least 1: dials, CONNACK waits, and clients of more than one address on whom it
+    /// broke off.
     pub failures: u32,
     /// How long it stays open the first time; doubles with each failed probe, up to [`LONGEST`].
     pub open_for: Duration,
@@ -88,13 +93,24 @@ pub enum Access {
 pub struct Breaker {
     settings: Settings,
     inner: Inner,
+    suspects: Suspects,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Inner {
-    Closed { failures: u32, since: Option<Moment> },
-    Open { until: Moment, lasts: Duration },
-    Probing { since: Moment, lasts: Duration },
+    /// `failures`: those in a row that are no client's doing.
+    Closed {
+        failures: u32,
+        since: Option<Moment>,
+    },
+    Open {
+        until: Moment,
+        lasts: Duration,
+    },
+    Probing {
+        since: Moment,
+        lasts: Duration,
+    },
 }
 
 impl Breaker {
@@ -106,6 +122,7 @@ impl Breaker {
                 failures: 0,
                 since: None,
             },
+            suspects: Suspects::new(),
         }
     }
 
@@ -142,6 +159,7 @@ impl Breaker {
 
     /// The broker has answered a CONNECT, whatever the code.
     pub const fn succeeded(&mut self, now: Moment) {
+        self.suspects.begin();
         match &mut self.inner {
             Inner::Closed { failures, .. } => *failures = 0,
             Inner::Probing { .. } => {
@@ -155,14 +173,12 @@ impl Breaker {
         }
     }
 
-    /// A dial failed, or the broker broke off or stayed silent instead of a CONNACK.
+    /// A dial failed, or the broker stayed silent instead of a CONNACK.
     pub fn failed(&mut self, now: Moment) {
         match &mut self.inner {
             Inner::Closed { failures, .. } => {
                 *failures = failures.saturating_add(1);
-                if *failures >= self.settings.failures.max(1) {
-                    self.open(self.settings.open_for, now);
-                }
+                self.open_if(1, now);
             }
             Inner::Probing { lasts, .. } => {
                 let lasts = lasts.saturating_mul(2);
@@ -170,6 +186,20 @@ impl Breaker {
             }
             Inner::Open { .. } => {}
         }
+    }
+
+    /// The broker broke off instead of a CONNACK on `who`. Whether that speaks against the broker: nobody does twice in a
+    /// row, and no source address alone. A probe that does not is given back.
+    pub fn broke_off(&mut self, who: Suspect, now: Moment) -> bool {
+        let is_news = self.suspects.note(who, self.settings.failures as usize, now);
+        match self.inner {
+            // Even where one failure opens it: one client is one source.
+            Inner::Closed { .. } => self.open_if(2, now),
+            Inner::Probing { .. } if is_news => self.failed(now),
+            Inner::Probing { .. } => self.probe_abandoned(now),
+            Inner::Open { .. } => {}
+        }
+        is_news
     }
 
     /// The state as metrics show it.
@@ -191,6 +221,17 @@ impl Breaker {
         (SLOW_START + (1.0 - SLOW_START) * part).min(1.0)
     }
 
+    /// A closed one opens where there were enough failures in a row, and `least` at least.
+    fn open_if(&mut self, least: u32, now: Moment) {
+        let Inner::Closed { failures, .. } = self.inner else {
+            return;
+        };
+        let all = failures.saturating_add(self.suspects.in_row(now));
+        if all >= self.settings.failures.max(least) {
+            self.open(self.settings.open_for, now);
+        }
+    }
+
     fn open(&mut self, lasts: Duration, now: Moment) {
         let lasts = lasts.min(LONGEST.max(self.settings.open_for));
         self.inner = Inner::Open {
@@ -205,9 +246,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::admission::memory::Key;
 
     fn at(milliseconds: u64) -> Moment {
         Moment::ZERO + Duration::from_millis(milliseconds)
+    }
+
+    fn suspect(client: u64, source: u64) -> Suspect {
+        Suspect {
+            client: Key(client),
+            source: Key(1 << 32 | source),
+        }
     }
 
     fn opened() -> Breaker {
@@ -289,6 +338,69 @@ mod tests {
     }
 
     #[test]
+    fn broken_off_clients_open_it_when_they_are_several_of_several_addresses() {
+        let mut breaker = Breaker::new(Settings::default());
+        for client in 0..100 {
+            breaker.broke_off(suspect(client, 1), at(client));
+            breaker.broke_off(suspect(0, 2), at(client));
+        }
+        assert_eq!(breaker.state(at(100)), State::Closed);
+        breaker.broke_off(suspect(1000, 2), at(100));
+        assert_eq!(breaker.state(at(100)), State::Open);
+        // They count together with dials that failed.
+        let mut breaker = Breaker::new(Settings::default());
+        for client in 0..4 {
+            assert!(breaker.broke_off(suspect(client, 1), at(0)));
+        }
+        breaker.failed(at(0));
+        assert_eq!(breaker.state(at(0)), State::Open);
+        // And only in a row.
+        let mut breaker = Breaker::new(Settings::default());
+        for client in 0..100 {
+            assert_eq!(breaker.state(at(client)), State::Closed);
+            breaker.broke_off(suspect(client, client), at(client));
+            if client % 4 == 3 {
+                breaker.succeeded(at(client));
+            }
+        }
+    }
+
+    #[test]
+    fn where_one_failure_opens_it_one_client_does_not() {
+        let impatient = Settings {
+            failures: 1,
+            ..Settings::default()
+        };
+        let mut breaker = Breaker::new(impatient);
+        for client in 0..9 {
+            breaker.broke_off(suspect(client, 1), at(0));
+        }
+        assert_eq!(breaker.state(at(0)), State::Closed);
+        let mut other = breaker.clone();
+        other.broke_off(suspect(9, 2), at(0));
+        breaker.failed(at(0));
+        assert_eq!(
+            (breaker.state(at(0)), other.state(at(0))),
+            (State::Open, State::Open)
+        );
+    }
+
+    #[test]
+    fn a_probe_that_always_ends_so_is_given_back() {
+        let mut breaker = Breaker::new(Settings::default());
+        breaker.broke_off(suspect(1, 1), at(0));
+        for _ in 0..4 {
+            breaker.failed(at(0));
+        }
+        breaker.probe(at(2000));
+        assert!(!breaker.broke_off(suspect(1, 1), at(2001)));
+        assert_eq!(breaker.access(at(2001)), Access::Probe);
+        breaker.probe(at(2001));
+        assert!(breaker.broke_off(suspect(2, 2), at(2002)));
+        assert_eq!(breaker.access(at(2002)), Access::Shut { until: at(6002) });
+    }
+
+    #[test]
     fn a_probe_without_an_end_does_not_shut_it_for_ever() {
         let mut breaker = opened();
         breaker.probe(at(2000));
@@ -319,12 +431,41 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever clients of one address do, and whatever the broker says to others meanwhile: it stays closed; and an open
+        /// one is kept from being probed by them for fewer times than it takes failures to open it.
+        #[test]
+        fn one_address_never_opens_it_and_hardly_keeps_it_open(
+            failures in 1_u32..80,
+            steps in prop::collection::vec((0_u64..9000, 0_u64..100, any::<bool>()), 1..300),
+        ) {
+            let settings = Settings { failures, ..Settings::default() };
+            let (mut closed, mut open) = (Breaker::new(settings), Breaker::new(settings));
+            for _ in 0..failures {
+                open.failed(at(0));
+            }
+            let (mut now, mut rejected) = (0, 0);
+            for (gap, client, good) in steps {
+                now += gap;
+                closed.broke_off(suspect(client, 1), at(now));
+                prop_assert_eq!(closed.state(at(now)), State::Closed);
+                if good {
+                    closed.succeeded(at(now));
+                }
+                // Within what is remembered.
+                if now < 120_000 && open.access(at(now)) == Access::Probe {
+                    open.probe(at(now));
+                    rejected += u32::from(open.broke_off(suspect(client, 1), at(now)));
+                    prop_assert!(rejected < failures.max(2));
+                }
+            }
+        }
+
         /// Legal transitions only, one probe at a time, and never shut for longer than the longest.
         #[test]
-        fn only_legal_transitions(steps in prop::collection::vec((0_u64..20_000, 0_u8..5), 1..200)) {
+        fn only_legal_transitions(steps in prop::collection::vec((0_u64..20_000, 0_u8..6), 1..200)) {
             let mut breaker = Breaker::new(Settings::default());
             let (mut now, mut in_a_row, mut probing) = (0, 0, false);
-            for (gap, action) in steps {
+            for (number, (gap, action)) in (0..).zip(steps) {
                 let before = breaker.state(at(now));
                 now += gap;
                 let waited = breaker.state(at(now));
@@ -354,8 +495,12 @@ mod tests {
                         breaker.probe_abandoned(at(now));
                         probing = false;
                     }
-                    _ => {
+                    3 | 4 => {
                         breaker.failed(at(now));
+                        in_a_row += 1;
+                    }
+                    _ => {
+                        breaker.broke_off(suspect(number, number), at(now));
                         in_a_row += 1;
                     }
                 }

@@ -1,6 +1,9 @@
 //! All brokers together: whether anybody may be admitted at all, and how fast.
 
+use std::collections::VecDeque;
+
 use super::breaker::{Access, Breaker, Settings, State};
+use super::suspects::Suspect;
 use crate::moment::Moment;
 
 /// How an attempt on one broker came out.
@@ -8,10 +11,25 @@ use crate::moment::Moment;
 pub enum Report {
     /// It answered with a CONNACK, whatever the code.
     Answered,
-    /// The dial failed, or it broke off or stayed silent before its CONNACK.
+    /// The dial failed, or it stayed silent instead of a CONNACK.
     Failed,
+    /// It broke off before its CONNACK, on this client.
+    BrokeOff(Suspect),
     /// The client left first: this tells nothing of the broker.
     Abandoned,
+}
+
+/// Changes that wait to be told of: with several brokers whose breakers open for the shortest time that there is, some seconds'
+/// worth; at 16 bytes each.
+const MOST_CHANGES: usize = 1024;
+
+/// How breakers have changed, in that order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// A broker's index, and the state into which its breaker came.
+    pub states: VecDeque<(usize, State)>,
+    /// How many were given up, the oldest first, since nobody asked in time.
+    pub dropped: u64,
 }
 
 /// The breakers of all brokers.
@@ -19,9 +37,18 @@ pub enum Report {
 pub struct Brokers {
     settings: Settings,
     /// By the broker's index. `None`: a reload took it away.
-    breakers: Vec<Option<Breaker>>,
+    breakers: Vec<Option<Known>>,
     /// One has been admitted as a probe and has not come out yet.
     probing: bool,
+    changes: Changes,
+}
+
+/// The breaker of one broker.
+#[derive(Clone, Debug)]
+struct Known {
+    breaker: Breaker,
+    /// The last state of it that is among the changes; closed in the beginning.
+    noted: State,
 }
 
 impl Brokers {
@@ -29,8 +56,9 @@ impl Brokers {
     pub fn new(settings: Settings, servers: usize) -> Self {
         Self {
             settings,
-            breakers: vec![Some(Breaker::new(settings)); servers.max(1)],
+            breakers: vec![Some(Known::new(settings)); servers.max(1)],
             probing: false,
+            changes: Changes::default(),
         }
     }
 
@@ -44,7 +72,8 @@ impl Brokers {
                 *breaker = None;
             } else {
                 breaker
-                    .get_or_insert_with(|| Breaker::new(settings))
+                    .get_or_insert_with(|| Known::new(settings))
+                    .breaker
                     .reconfigure(settings);
             }
         }
@@ -54,8 +83,8 @@ impl Brokers {
     pub fn access(&self, now: Moment) -> Access {
         let mut until = Moment::NEVER;
         let mut probe = false;
-        for breaker in self.breakers.iter().flatten() {
-            match breaker.access(now) {
+        for known in self.breakers.iter().flatten() {
+            match known.breaker.access(now) {
                 Access::Free => return Access::Free,
                 Access::Probe => probe = true,
                 Access::Shut { until: one } => until = until.min(one),
@@ -80,7 +109,7 @@ impl Brokers {
 
     /// Whether an admitted CONNECT may be sent to `server`; if so and its breaker is half open, it is the probe.
     pub fn may_dial(&mut self, server: usize, now: Moment) -> bool {
-        let Some(Some(breaker)) = self.breakers.get_mut(server) else {
+        let Some(Some(Known { breaker, .. })) = self.breakers.get_mut(server) else {
             return false;
         };
         match breaker.access(now) {
@@ -93,16 +122,38 @@ impl Brokers {
         }
     }
 
-    /// An attempt on `server` has come out.
-    pub fn report(&mut self, server: usize, report: Report, now: Moment) {
-        let Some(Some(breaker)) = self.breakers.get_mut(server) else {
-            return;
+    /// An attempt on `server` has come out. Whether that speaks against the broker.
+    pub fn report(&mut self, server: usize, report: Report, now: Moment) -> bool {
+        // What time alone has changed comes first.
+        self.note(server, now);
+        let Some(Some(Known { breaker, .. })) = self.breakers.get_mut(server) else {
+            return false;
         };
-        match report {
-            Report::Answered => breaker.succeeded(now),
-            Report::Failed => breaker.failed(now),
-            Report::Abandoned => breaker.probe_abandoned(now),
+        let blamed = match report {
+            Report::Answered => {
+                breaker.succeeded(now);
+                false
+            }
+            Report::Failed => {
+                breaker.failed(now);
+                true
+            }
+            Report::BrokeOff(who) => breaker.broke_off(who, now),
+            Report::Abandoned => {
+                breaker.probe_abandoned(now);
+                false
+            }
+        };
+        self.note(server, now);
+        blamed
+    }
+
+    /// All changes since the last call.
+    pub fn take_changes(&mut self, now: Moment) -> Changes {
+        for server in 0..self.breakers.len() {
+            self.note(server, now);
         }
+        std::mem::take(&mut self.changes)
     }
 
     /// The state of one breaker, as metrics show it.
@@ -110,7 +161,7 @@ impl Brokers {
         self.breakers
             .get(server)
             .and_then(Option::as_ref)
-            .map_or(State::Open, |breaker| breaker.state(now))
+            .map_or(State::Open, |known| known.breaker.state(now))
     }
 
     /// What part of the rate the closed ones bear: less than 1 while some of them start slowly. While none is
@@ -120,13 +171,38 @@ impl Brokers {
             .breakers
             .iter()
             .flatten()
-            .map(|breaker| breaker.capacity(now))
+            .map(|known| known.breaker.capacity(now))
             .filter(|capacity| *capacity > 0.0);
         let (sum, count) = closed.fold((0.0, 0), |(sum, count), capacity| (sum + capacity, count + 1));
         if count == 0 {
             super::breaker::SLOW_START
         } else {
             sum / f64::from(count)
+        }
+    }
+
+    fn note(&mut self, server: usize, now: Moment) {
+        let Some(Some(known)) = self.breakers.get_mut(server) else {
+            return;
+        };
+        let state = known.breaker.state(now);
+        if state == known.noted {
+            return;
+        }
+        known.noted = state;
+        if self.changes.states.len() >= MOST_CHANGES {
+            self.changes.states.pop_front();
+            self.changes.dropped += 1;
+        }
+        self.changes.states.push_back((server, state));
+    }
+}
+
+impl Known {
+    const fn new(settings: Settings) -> Self {
+        Self {
+            breaker: Breaker::new(settings),
+            noted: State::Closed,
         }
     }
 }
@@ -191,6 +267,54 @@ mod tests {
         brokers.probe_settled();
         assert_eq!(brokers.access(at(2300)), Access::Free);
         assert!((brokers.capacity(at(2300)) - 0.1).abs() < 1e-9);
+    }
+
+    #[test]
+    fn each_change_is_there_once_in_order_however_seldom_somebody_asks() {
+        let mut brokers = dead(2);
+        let mut expected = vec![(0, State::Open), (1, State::Open)];
+        let mut now = 2100;
+        for _ in 0..3 {
+            assert!(brokers.may_dial(0, at(now)));
+            brokers.report(0, Report::Failed, at(now));
+            expected.extend([(0, State::HalfOpen), (0, State::Open)]);
+            now += 16_000;
+        }
+        let taken = |brokers: &mut Brokers, now| Vec::from(brokers.take_changes(at(now)).states);
+        // The other one has only had its time.
+        let mut found = taken(&mut brokers, 34_200);
+        assert_eq!(found.pop(), Some((1, State::HalfOpen)));
+        assert_eq!(found, expected);
+        assert_eq!(taken(&mut brokers, 34_200), []);
+        assert!(brokers.may_dial(1, at(34_300)));
+        brokers.report(1, Report::Answered, at(34_300));
+        assert_eq!(taken(&mut brokers, 34_400), [(1, State::Closed)]);
+    }
+
+    #[test]
+    fn changes_that_nobody_takes_are_bounded_and_counted() {
+        let mut brokers = Brokers::new(
+            Settings {
+                failures: 1,
+                open_for: Duration::from_millis(10),
+                ..Settings::default()
+            },
+            1,
+        );
+        for cycle in 0..1000_u64 {
+            let now = at(cycle * 20);
+            brokers.report(0, Report::Failed, now);
+            let now = now + Duration::from_millis(10);
+            assert!(brokers.may_dial(0, now));
+            brokers.report(0, Report::Answered, now);
+        }
+        let changes = brokers.take_changes(at(20_000));
+        assert_eq!(
+            (changes.states.len(), changes.dropped),
+            (MOST_CHANGES, 3000 - MOST_CHANGES as u64)
+        );
+        assert_eq!(changes.states.back(), Some(&(0, State::Closed)));
+        assert_eq!(brokers.take_changes(at(20_000)), Changes::default());
     }
 
     #[test]

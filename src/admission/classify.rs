@@ -1,10 +1,13 @@
 //! CONNECT → what the controller decides by: its lane, its cost and whose it is. Done outside of the door's lock.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 
 use super::bucket::Tokens;
 use super::lanes::{self, Lane};
 use super::memory::Key;
+use super::sources::Source;
+use super::suspects::Suspect;
 use super::{Request, Settings};
 use crate::moment::Moment;
 use crate::mqtt::Version;
@@ -95,6 +98,15 @@ impl Classifier {
             since: None,
         }
     }
+
+    /// Who it is before a broker that broke off: the `client` of its arrival, and its address.
+    pub fn suspect(&self, client: Option<Key>, source: IpAddr) -> Suspect {
+        let source = Key(self.keys.hash_one(Source::from(source)));
+        Suspect {
+            client: client.unwrap_or(source),
+            source,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -172,6 +184,20 @@ mod tests {
         settings.bad_credentials.after = 0;
         let arrival = Classifier::new(&settings).classify(&Request::default());
         assert_eq!((arrival.client, arrival.credentials), (None, None));
+    }
+
+    #[test]
+    fn a_customer_is_one_source_and_without_a_client_id_one_client() {
+        let classifier = Classifier::new(&Settings::default());
+        let suspect = |client, address: &str| classifier.suspect(client, address.parse().unwrap());
+        let one = suspect(Some(Key(1)), "2001:db8:0:1::1");
+        assert_eq!(one, suspect(Some(Key(1)), "2001:db8:0:1:ffff::2"));
+        assert_ne!(one.source, suspect(Some(Key(1)), "2001:db8:0:2::1").source);
+        assert_eq!(suspect(None, "::ffff:192.0.2.1"), suspect(None, "192.0.2.1"));
+        assert_ne!(
+            suspect(None, "192.0.2.1").client,
+            suspect(None, "192.0.2.2").client
+        );
     }
 
     #[test]

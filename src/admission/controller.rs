@@ -9,7 +9,7 @@ pub use self::snapshot::{RateCause, Snapshot};
 use super::adaptive::Adaptive;
 use super::appointments::Appointments;
 use super::breaker::{Access, State};
-use super::brokers::{Brokers, Report};
+use super::brokers::{Brokers, Changes, Report};
 use super::classify::Arrival;
 use super::clients::{Clients, Session};
 use super::credentials::Credentials;
@@ -73,9 +73,6 @@ pub enum Released<W> {
 
 /// While the rate rises after a breaker has closed, it is looked at this often.
 const RISE: Duration = Duration::from_millis(50);
-
-/// So many clients with wrong credentials are no fleet whose authentication is broken, even while nobody else is there.
-const A_FEW: usize = 10;
 
 /// Decides over every CONNECT. `W` is what the caller needs to reach a held one: a channel in the daemon, an index
 /// in virtual time.
@@ -289,10 +286,11 @@ impl<W> Controller<W> {
         self.brokers.may_dial(server, now)
     }
 
-    /// How an attempt on `server` came out.
-    pub fn report(&mut self, server: usize, report: Report, now: Moment) {
-        self.brokers.report(server, report, now);
+    /// How an attempt on `server` came out. Whether that speaks against the broker: else it is no [`Outcome::Failed`].
+    pub fn report(&mut self, server: usize, report: Report, now: Moment) -> bool {
+        let blamed = self.brokers.report(server, report, now);
         self.go_on(now);
+        blamed
     }
 
     /// The breaker of `server`, as metrics show it.
@@ -300,43 +298,9 @@ impl<W> Controller<W> {
         self.brokers.state(server, now)
     }
 
-    /// Figures for metrics and status.
-    pub fn snapshot(&self, now: Moment) -> Snapshot {
-        let supply = self.supply(now);
-        let usable = !matches!(self.brokers.access(now), Access::Shut { .. });
-        Snapshot {
-            rate: supply.rate,
-            cause: self.rate_cause(usable, now),
-            rate_floor: Supply::floor(&self.settings, self.share),
-            tokens: self.queues.tokens(now),
-            in_flight: self.queues.in_flight(),
-            window: supply.max_in_flight,
-            held: self.queues.held(),
-            appointments: self.appointments.len(),
-            bad_credentials: self.credentials.len(),
-            refuses_most: self.credentials.len() > self.clients.open().max(A_FEW),
-            usable,
-            dry_run: self.settings.dry_run,
-            wanted: self.wanted,
-            found: self.settings.adaptive.enabled.then(|| self.adaptive.rate()),
-        }
-    }
-
-    fn rate_cause(&self, usable: bool, now: Moment) -> RateCause {
-        let (adaptive, rate) = (self.settings.adaptive, self.adaptive.rate());
-        if !usable {
-            RateCause::NoBroker
-        } else if self.rises(now) {
-            RateCause::SlowStart
-        } else if !adaptive.enabled {
-            RateCause::Fixed
-        } else if rate <= adaptive.min_rate {
-            RateCause::Floor
-        } else if rate >= adaptive.max_rate {
-            RateCause::Ceiling
-        } else {
-            RateCause::Found
-        }
+    /// How the breakers have changed since the last call.
+    pub fn breaker_changes(&mut self, now: Moment) -> Changes {
+        self.brokers.take_changes(now)
     }
 
     fn expire(&mut self, (waiter, arrival): (W, Arrival), now: Moment) -> Released<W> {

@@ -3,7 +3,7 @@
 //!
 //! [`controller`] is the only door. It composes parts that know nothing of each other: [`classify`] tells what a CONNECT
 //! is ([`lanes`]); [`credentials`], [`clients`] and [`second_dial`] remember those who are refused whatever there is room
-//! for ([`hot_loop`]: and come again at once); [`brokers`] ([`breaker`]) say whether anybody may go, [`adaptive`] how fast; [`queues`] have the tokens ([`bucket`]),
+//! for ([`hot_loop`]: and come again at once); [`brokers`] ([`breaker`], [`suspects`]) say whether anybody may go, [`adaptive`] how fast; [`queues`] have the tokens ([`bucket`]),
 //! the seats ([`pace`]) and the places ([`hold`]); [`appointments`] tell the others when to come back.
 
 pub mod adaptive;
@@ -24,6 +24,7 @@ pub mod pace;
 pub mod queues;
 pub mod second_dial;
 pub mod sources;
+pub mod suspects;
 
 use std::net::IpAddr;
 use std::time::Duration;

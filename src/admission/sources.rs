@@ -77,7 +77,7 @@ pub struct Sources {
 
 /// What is counted as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Source {
+pub(super) enum Source {
     V4(u32),
     /// The first 64 bits.
     V6(u64),

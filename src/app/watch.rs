@@ -26,7 +26,6 @@ const STEP: f64 = 0.1;
 
 /// Runs for ever.
 pub(super) async fn watch(parts: Arc<Parts>) {
-    let mut breakers = BTreeMap::new();
     let mut told = BTreeMap::new();
     let mut rate = parts.door.snapshot().rate;
     // Without it nobody could say afterwards how much of the rate was used.
@@ -34,7 +33,7 @@ pub(super) async fn watch(parts: Arc<Parts>) {
     let mut looks = 0;
     loop {
         sleep(LOOK).await;
-        breakers = look(&parts, &breakers);
+        tell_breakers(&parts);
         told = tell_troubles(&parts, told);
         looks += 1;
         if looks == LOOKS_A_RATE {
@@ -48,18 +47,17 @@ pub(super) async fn watch(parts: Arc<Parts>) {
     }
 }
 
-/// The breakers of the brokers in use, by index; tells of those that have changed. One that was not there was closed.
-fn look(parts: &Parts, before: &BTreeMap<usize, State>) -> BTreeMap<usize, State> {
-    let mut now = BTreeMap::new();
-    for (server, _) in parts.brokers.up() {
-        let state = parts.door.breaker(server);
-        if state != before.get(&server).copied().unwrap_or(State::Closed) {
-            let name = parts.metrics.server(server).unwrap_or_default();
-            tell_breaker(&parts.house, &name, state);
-        }
-        now.insert(server, state);
+/// Tells of every change since the last look, also of those that were over before it.
+fn tell_breakers(parts: &Parts) {
+    let changes = parts.door.breaker_changes();
+    if changes.dropped > 0 {
+        let dropped = changes.dropped;
+        tracing::warn!(dropped, "breakers have changed too often to tell of each");
     }
-    now
+    for (server, state) in changes.states {
+        let name = parts.metrics.server(server).unwrap_or_default();
+        tell_breaker(&parts.house, &name, state);
+    }
 }
 
 /// What was last told of a broker that was once out of reach, and when.
@@ -101,7 +99,7 @@ fn is_news(before: Option<&Told>, trouble: Option<&str>, up: bool, now: Instant)
     is_another && now.duration_since(before.at) >= PAUSE
 }
 
-/// Three states, each of which lasts for long: no client can fill the log with them.
+/// A breaker that opens again stays open for longer each time: no client can fill the log with its states.
 fn tell_breaker(house: &House, server: &str, state: State) {
     let word = state.word();
     if state == State::Open {

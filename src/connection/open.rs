@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::admit::{NotAdmitted, leaves};
 use super::{Client, Life};
 use crate::admission::brokers::Report;
+use crate::admission::memory::Key;
 use crate::admission::{Outcome, Refusal};
 use crate::door::{self, Door, Permit};
 use crate::mqtt::connect::Connect;
@@ -93,7 +94,9 @@ impl Life<'_> {
             match dialled {
                 Ok(dialled) => {
                     let opening = Opening::new(&dialled.broker, header, bytes);
-                    return self.open(client, opening, connect, permit, dialled).await;
+                    return self
+                        .open(client, opening, connect, (permit, arrival.client), dialled)
+                        .await;
                 }
                 Err(NotDialled::Shut) => permit.settle(Outcome::Unused),
                 Err(NotDialled::Failed) => {
@@ -179,7 +182,7 @@ impl Life<'_> {
         client: &mut Client,
         opening: Opening,
         connect: &Connect,
-        permit: Permit,
+        (permit, key): (Permit, Option<Key>),
         dialled: Dialled,
     ) -> Result<Opened, NoSession> {
         let Dialled { mut broker, trial } = dialled;
@@ -219,9 +222,14 @@ impl Life<'_> {
                 Err(NoSession::Unauthenticated(how))
             }
             Err(NoAnswer::BrokerFailed) => {
-                trial.tell(Report::Failed);
-                permit.settle(Outcome::Failed);
-                brokers.note(server, Health::failed);
+                // One client that it does not like must not speak for it: neither breaker nor rate nor health.
+                let suspect = self.house.door.suspect(key, self.attempt.source.ip());
+                if trial.tell(Report::BrokeOff(suspect)) {
+                    permit.settle(Outcome::Failed);
+                    brokers.note(server, Health::failed);
+                } else {
+                    permit.settle(Outcome::Abandoned);
+                }
                 Err(refused(Reason::NoBroker))
             }
             Err(NoAnswer::BrokeTls(error)) => {
@@ -304,9 +312,10 @@ impl Trial {
         }
     }
 
-    fn tell(mut self, report: Report) {
+    /// Whether it speaks against the broker.
+    fn tell(mut self, report: Report) -> bool {
         self.told = true;
-        self.door.report(self.server, report);
+        self.door.report(self.server, report)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::rig::device::hex;
 use crate::rig::packet::{connack_v3, connack_v5};
 use crate::rig::stub::{Link, nobody};
-use crate::rig::{Connect, Daemon, Device, Scene, Stub, eventually, http};
+use crate::rig::{Connect, Daemon, Device, Mosquitto, Scene, Stub, eventually, http};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +25,12 @@ async fn content(mut link: Link) {
 
 /// What a client is told, to the byte.
 async fn answer(daemon: &Daemon, level: u8, client_id: &str) -> Vec<u8> {
-    let mut device = Device::dial(daemon).await;
+    answer_at([127, 0, 0, 1], daemon, level, client_id).await
+}
+
+/// The same at another address of the loopback.
+async fn answer_at(source: [u8; 4], daemon: &Daemon, level: u8, client_id: &str) -> Vec<u8> {
+    let mut device = Device::dial_from(source, daemon).await;
     device.send(&Connect::level(level, client_id).bytes()).await;
     device.packet().await
 }
@@ -55,7 +60,9 @@ async fn a_breaker_opens_answers_for_the_broker_and_lets_a_probe_through() {
     ];
     let daemon = Daemon::start(&scene, broker.address(), &settings);
     for number in 0..5 {
-        let told = answer(&daemon, 5, &format!("unlucky-{number}")).await;
+        // Clients of one address alone would not be believed.
+        let source = [127, 0, 0, 1 + number / 4];
+        let told = answer_at(source, &daemon, 5, &format!("unlucky-{number}")).await;
         assert_eq!(hex(&told), hex(&connack_v5(0x88)));
     }
     let opened = Instant::now();
@@ -88,7 +95,73 @@ async fn a_breaker_opens_answers_for_the_broker_and_lets_a_probe_through() {
             .filter(|line| line.contains(r#""event":"breaker""#))
             .filter_map(|line| line.split(r#""state":""#).nth(1)?.split('"').next())
             .collect();
-        states.first() == Some(&"open") && states.last() == Some(&"closed")
+        states == ["open", "half-open", "closed"]
+    })
+    .await;
+}
+
+/// A client that the broker does not like ends as one does whose broker is dying.
+#[tokio::test]
+async fn clients_of_one_address_do_not_speak_for_the_broker() {
+    let scene = Scene::new();
+    let broker = Mosquitto::start(&scene);
+    let daemon = Daemon::start(&scene, broker.address(), &[BARE]);
+    for number in 0..20 {
+        let mut hostile = Device::dial(&daemon).await;
+        let connect = match number % 3 {
+            // Legal to us, and not to Mosquitto.
+            0 => Connect::v311("\u{1}").bytes(),
+            1 => Connect::v311(&format!("{number}\u{1}")).bytes(),
+            // Says goodbye before it is answered, as this broker may see first.
+            _ => [Connect::v311("\u{2}").bytes(), vec![0xe0, 0]].concat(),
+        };
+        hostile.send(&connect).await;
+        hostile.expect_last(&connack_v3(3)).await;
+        if number % 7 == 0 {
+            Device::join(&daemon, Connect::v311("good")).await.close().await;
+        }
+    }
+    let good = Device::join(&daemon, Connect::v5("good-too")).await;
+    let no_broker = [("reason", "no-broker")];
+    let metrics = daemon.counts("seawall_refused_total", &no_broker, 20.0).await;
+    assert_eq!(metrics.sum("seawall_upstream_breaker", &[]), 0.0);
+    good.close().await;
+}
+
+/// Each probe that fails opens a breaker again before anybody has looked.
+#[tokio::test]
+async fn every_change_of_a_breaker_has_its_line() {
+    const PROBES: usize = 4;
+    let scene = Scene::new();
+    let audit = scene.text_path("audit.jsonl");
+    let settings = [
+        BARE,
+        ("audit.path", &format!("{audit:?}")),
+        ("upstream.breaker.failures", "1"),
+        ("upstream.breaker.open_for", "\"10ms\""),
+    ];
+    let daemon = Daemon::start(&scene, nobody().await, &settings);
+    let mut refused = 0.0;
+    for _ in 0..=PROBES {
+        refused += 1.0;
+        assert_eq!(hex(&answer(&daemon, 5, "probe").await), hex(&connack_v5(0x88)));
+        daemon
+            .metrics_until("it may be probed", |metrics| {
+                metrics.sum("seawall_upstream_breaker", &[]) == 1.0
+            })
+            .await;
+    }
+    let no_broker = [("reason", "no-broker")];
+    daemon.counts("seawall_refused_total", &no_broker, refused).await;
+    let expected = [["open", "half-open"]; PROBES + 1].concat();
+    eventually("each change has its line", || {
+        let text = std::fs::read_to_string(&audit).unwrap();
+        let states: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains(r#""event":"breaker""#))
+            .filter_map(|line| line.split(r#""state":""#).nth(1)?.split('"').next())
+            .collect();
+        states == expected
     })
     .await;
 }

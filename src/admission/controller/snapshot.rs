@@ -1,5 +1,12 @@
 //! What can be seen of the controller.
 
+use super::{Controller, Supply};
+use crate::admission::breaker::Access;
+use crate::moment::Moment;
+
+/// So many clients with wrong credentials are no fleet whose authentication is broken, even while nobody else is there.
+const A_FEW: usize = 10;
+
 /// The controller's figures at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Snapshot {
@@ -61,6 +68,47 @@ impl RateCause {
             Self::Ceiling => "ceiling",
             Self::SlowStart => "slow-start",
             Self::NoBroker => "no-broker",
+        }
+    }
+}
+
+impl<W> Controller<W> {
+    /// Figures for metrics and status.
+    pub fn snapshot(&self, now: Moment) -> Snapshot {
+        let supply = self.supply(now);
+        let usable = !matches!(self.brokers.access(now), Access::Shut { .. });
+        Snapshot {
+            rate: supply.rate,
+            cause: self.rate_cause(usable, now),
+            rate_floor: Supply::floor(&self.settings, self.share),
+            tokens: self.queues.tokens(now),
+            in_flight: self.queues.in_flight(),
+            window: supply.max_in_flight,
+            held: self.queues.held(),
+            appointments: self.appointments.len(),
+            bad_credentials: self.credentials.len(),
+            refuses_most: self.credentials.len() > self.clients.open().max(A_FEW),
+            usable,
+            dry_run: self.settings.dry_run,
+            wanted: self.wanted,
+            found: self.settings.adaptive.enabled.then(|| self.adaptive.rate()),
+        }
+    }
+
+    fn rate_cause(&self, usable: bool, now: Moment) -> RateCause {
+        let (adaptive, rate) = (self.settings.adaptive, self.adaptive.rate());
+        if !usable {
+            RateCause::NoBroker
+        } else if self.rises(now) {
+            RateCause::SlowStart
+        } else if !adaptive.enabled {
+            RateCause::Fixed
+        } else if rate <= adaptive.min_rate {
+            RateCause::Floor
+        } else if rate >= adaptive.max_rate {
+            RateCause::Ceiling
+        } else {
+            RateCause::Found
         }
     }
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -51,6 +51,14 @@ impl Device {
 
     pub async fn try_dial(address: SocketAddr) -> io::Result<Self> {
         Self::over(TcpStream::connect(address).await?).await
+    }
+
+    /// From another address of the loopback.
+    pub async fn dial_from(source: [u8; 4], daemon: &Daemon) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((source, 0))).unwrap();
+        let tcp = socket.connect(daemon.address()).await.unwrap();
+        within(PATIENCE, "TLS", Self::over(tcp)).await.expect("TLS")
     }
 
     /// Over a connection on which something may have been said already.
