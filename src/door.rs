@@ -250,7 +250,7 @@ impl Door {
             let mut controller = self.lock();
             let now = self.now();
             let session = controller.settle(seat, outcome, now);
-            (session, controller.next_release(now).is_some())
+            (session, controller.has_held())
         };
         if held {
             self.changed.notify_one();
@@ -554,6 +554,24 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(150)).await;
         assert_eq!((door.snapshot().in_flight, door.snapshot().held), (0, 0));
         assert!(door.snapshot().tokens >= 1.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_burst_comes_back_after_a_slow_start_that_nobody_watches() {
+        let door = open(Settings {
+            rate: 100.0,
+            burst: 100.0,
+            ..settings()
+        });
+        for _ in 0..5 {
+            door.report(0, Report::Failed);
+        }
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(door.may_dial(0));
+        door.report(0, Report::Answered);
+        assert!((door.snapshot().tokens - 10.0).abs() < 1.0);
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert!((door.snapshot().tokens - 100.0).abs() < 1.0);
     }
 
     #[tokio::test(start_paused = true)]

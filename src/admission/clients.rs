@@ -43,7 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 #[derive(Clone, Debug)]
 pub struct Clients {
     settings: Settings,
-    counted: Memory<Bucket>,
+    counted: Memory<Counted>,
     /// How many sessions each client id has open or is about to have. Two for a moment, when it is taken over.
     open: ByKey<u32>,
     /// Most client ids in `open`.
@@ -55,6 +55,13 @@ pub struct Clients {
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a session that is not ended is open for ever"]
 pub struct Session(Key);
+
+#[derive(Clone, Debug)]
+struct Counted {
+    bucket: Bucket,
+    /// When it was told to come again.
+    told: Option<Moment>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Takeovers {
@@ -82,7 +89,8 @@ impl Clients {
         }
     }
 
-    /// Whether `client` comes too early: for how long yet. Counts it, if not.
+    /// Whether `client` comes too early: for how long yet. Counts it, if not; but not one who comes when it was
+    /// [told](Self::told) to, once for each time.
     pub fn knock(&mut self, client: Key, now: Moment) -> Result<(), Duration> {
         let pause = self.pause_of_a_twin(client, now);
         if !pause.is_zero() {
@@ -93,8 +101,12 @@ impl Clients {
             return Ok(());
         }
         let one = Tokens::new(1.0);
-        if let Some(bucket) = self.counted.get(client, now) {
+        if let Some(Counted { bucket, told }) = self.counted.get(client, now) {
+            if told.take_if(|told| *told <= now).is_some() {
+                return Ok(());
+            }
             return if bucket.take(one, now) {
+                *told = None;
                 Ok(())
             } else {
                 Err(bucket.available_at(one, Tokens::NONE, now) - now)
@@ -102,8 +114,17 @@ impl Clients {
         }
         let mut bucket = Bucket::new(rate, Tokens::new(burst(self.settings)), now);
         bucket.take(one, now);
-        self.counted.put(client, bucket, now);
+        self.counted.put(client, Counted { bucket, told: None }, now);
         Ok(())
+    }
+
+    /// `client` is refused for want of room, and told to come again at `at`.
+    pub fn told(&mut self, client: Key, at: Moment, now: Moment) {
+        if self.settings.rate > 0.0
+            && let Some(counted) = self.counted.get(client, now)
+        {
+            counted.told = Some(at);
+        }
     }
 
     /// `client` is on its way to the broker. It may have a session already: whether that one is taken over is seen when it
@@ -222,6 +243,30 @@ mod tests {
         assert_eq!(clients.knock(Key(8), at(500)), Ok(()));
         assert_eq!(clients.knock(CLIENT, at(2000)), Ok(()));
         assert_eq!(clients.knock(CLIENT, at(2000)), Err(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn who_comes_when_it_was_told_to_is_not_counted_once() {
+        let mut clients = Clients::new(Settings {
+            rate: 0.1,
+            burst: 1.0,
+        });
+        let early = |seconds| Err(Duration::from_secs(seconds));
+        assert_eq!(clients.knock(CLIENT, at(0)), Ok(()));
+        clients.told(CLIENT, at(2000), at(0));
+        assert_eq!(clients.knock(CLIENT, at(1000)), early(9));
+        assert_eq!(clients.knock(CLIENT, at(2000)), Ok(()), "as it was told");
+        assert_eq!(clients.knock(CLIENT, at(2000)), early(8), "and not again");
+        clients.told(CLIENT, at(30_000), at(2000));
+        assert_eq!(clients.knock(CLIENT, at(20_000)), Ok(()), "it has a token");
+        assert_eq!(
+            clients.knock(CLIENT, at(30_000)),
+            Ok(()),
+            "as ten seconds have gone by"
+        );
+        assert_eq!(clients.knock(CLIENT, at(30_000)), early(10));
+        clients.told(Key(8), at(1), at(0));
+        assert_eq!(clients.counted.len(), 1, "who is not counted is not remembered");
     }
 
     #[test]

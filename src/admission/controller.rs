@@ -214,10 +214,15 @@ impl<W> Controller<W> {
         Some(self.expire(due, now))
     }
 
-    /// When [`Self::release`] will next have something, unless a seat is settled or a broker reported on before;
-    /// `None`: nobody is held.
+    /// When [`Self::release`] is to be called next, unless a seat is settled or a broker reported on before; `None`: nobody
+    /// is held, and nothing changes with time alone.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
-        let deadline = self.queues.next_deadline()?.max(now);
+        let Some(deadline) = self.queues.next_deadline() else {
+            // A bucket fills to the size that it was last told: nobody may come to tell it.
+            let is_rising = self.brokers.access(now) == Access::Free && self.rises(now);
+            return is_rising.then(|| now + RISE);
+        };
+        let deadline = deadline.max(now);
         if self.settings.dry_run {
             return Some(now);
         }
@@ -228,6 +233,11 @@ impl<W> Controller<W> {
             Access::Free | Access::Probe => self.queues.next_ready(now),
         };
         Some(deadline.min(ready))
+    }
+
+    /// Whether anybody is held.
+    pub fn has_held(&self) -> bool {
+        self.queues.held() > 0
     }
 
     /// An admitted CONNECT has come out. Where the broker has accepted it, it has a session that is to be
@@ -250,6 +260,7 @@ impl<W> Controller<W> {
         }
         match outcome {
             Outcome::Answered { code, latency } => {
+                self.queues.took(latency);
                 if self.settings.adaptive.enabled {
                     self.adaptive.answered(code, latency, full, now);
                 }
@@ -257,7 +268,11 @@ impl<W> Controller<W> {
                     self.credentials.learn(key, code, now);
                 }
             }
-            Outcome::Failed | Outcome::TimedOut => self.adaptive.failed(now),
+            Outcome::Failed => self.adaptive.failed(now),
+            Outcome::TimedOut => {
+                self.queues.took(self.settings.connack_timeout);
+                self.adaptive.failed(now);
+            }
             Outcome::Abandoned | Outcome::Unused => {}
         }
         self.go_on(now);

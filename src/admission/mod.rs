@@ -59,6 +59,8 @@ pub struct Settings {
     pub bad_credentials: credentials::Settings,
     /// `[upstream.breaker]`.
     pub breaker: breaker::Settings,
+    /// `upstream.connack_timeout`: a seat is hardly taken for longer.
+    pub connack_timeout: Duration,
     /// Number of brokers, at least 1: each has its own breaker.
     pub servers: usize,
     /// Those of them that a reload took away, by index; not all.
@@ -86,6 +88,8 @@ impl Default for Settings {
             per_client: clients::Settings::default(),
             bad_credentials: credentials::Settings::default(),
             breaker: breaker::Settings::default(),
+            // See `upstream`.
+            connack_timeout: Duration::from_secs(30),
             servers: 1,
             retired: Vec::new(),
         }

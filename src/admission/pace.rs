@@ -16,6 +16,10 @@ const WARM_UP: u32 = 16;
 /// intervals (exponential) one in 50 is longer than 4 means.
 const SILENCE: f64 = 4.0;
 
+/// The least that one is sent away for a seat while nothing at all is known of the brokers: a login that takes longer is
+/// rare, and who comes again costs a handshake.
+const LEAST: Duration = Duration::from_millis(250);
+
 /// Time between two answers while the brokers have all that they may have; nothing is learned from idle brokers.
 #[derive(Clone, Debug, Default)]
 pub struct Pace {
@@ -25,6 +29,8 @@ pub struct Pace {
     interval: Option<f64>,
     /// Answers that went into it, up to [`WARM_UP`].
     answers: u32,
+    /// Mean time for which a seat was taken lately, in nanoseconds, full or not.
+    latency: Option<f64>,
 }
 
 impl Pace {
@@ -45,6 +51,15 @@ impl Pace {
         self.full_since = Some(now);
     }
 
+    /// A seat was taken for so long.
+    pub fn took(&mut self, latency: Duration) {
+        let latency = latency.as_nanos() as f64;
+        self.latency = Some(
+            self.latency
+                .map_or(latency, |mean| mean + (latency - mean) * WEIGHT),
+        );
+    }
+
     fn measured(&self) -> Option<f64> {
         self.interval.filter(|_| self.answers == WARM_UP)
     }
@@ -56,9 +71,36 @@ impl Pace {
 
     /// When so many answers more will have come; `None`: no pace has been measured.
     pub fn foresee(&self, answers: usize, now: Moment) -> Option<Moment> {
-        let silence = self.full_since.map_or(Duration::ZERO, |since| now - since);
-        let interval = self.measured()?.max(silence.as_nanos() as f64 / SILENCE);
+        let interval = self.measured()?.max(self.silence(now) / SILENCE);
         Some(now + Duration::from_nanos((interval * answers as f64) as u64))
+    }
+
+    /// The same for one who is sent away, where `seats` are taken, none of them for longer than `longest`. There is always
+    /// something to tell: by what answers took where no pace has been measured; and behind a silence beyond chance as
+    /// long as that has lasted, so that who heeds it comes ever more seldom.
+    pub fn expect(&self, answers: usize, seats: usize, longest: Duration, now: Moment) -> Moment {
+        let silence = self.silence(now);
+        let longest = longest.as_nanos() as f64;
+        let known = self
+            .measured()
+            .or_else(|| self.latency.map(|latency| latency / seats.max(1) as f64));
+        let Some(interval) = known else {
+            let least = LEAST.as_nanos() as f64;
+            return now + Duration::from_nanos(silence.max(least).min(longest) as u64);
+        };
+        let foreseen = interval.max(silence / SILENCE) * answers as f64;
+        let least = if silence > interval * SILENCE {
+            silence.min(longest)
+        } else {
+            0.0
+        };
+        now + Duration::from_nanos(foreseen.max(least) as u64)
+    }
+
+    /// For how long the brokers have had all that they may have and not answered, in nanoseconds.
+    fn silence(&self, now: Moment) -> f64 {
+        let silence = self.full_since.map_or(Duration::ZERO, |since| now - since);
+        silence.as_nanos() as f64
     }
 }
 
@@ -127,6 +169,50 @@ mod tests {
         let (pace, now) = saturated(10, 50);
         assert_eq!(pace.foresee(1, at(now + 40)), Some(at(now + 50)));
         assert_eq!(pace.foresee(2, at(now + 4000)), Some(at(now + 6000)));
+    }
+
+    /// Who comes again each time when it was told to, while nobody is answered.
+    fn visits(pace: &Pace, from: u64, until: u64) -> usize {
+        let mut now = at(from);
+        let mut visits = 0;
+        while now < at(until) {
+            let told = pace.expect(1, 1, Duration::from_secs(10), now);
+            assert!(told > now && told - now <= Duration::from_secs(10));
+            now = told;
+            visits += 1;
+        }
+        visits
+    }
+
+    #[test]
+    fn one_who_heeds_it_comes_seldom_to_brokers_that_do_not_answer() {
+        let mut unknown = Pace::default();
+        unknown.note(true, at(0));
+        assert_eq!(visits(&unknown, 300, 3000), 4);
+        assert_eq!(visits(&unknown, 300, 60_000), 11);
+        let mut quick = Pace::default();
+        quick.took(Duration::from_millis(5));
+        quick.note(true, at(0));
+        assert!(visits(&quick, 1, 30_000) < 20);
+        let (measured, now) = saturated(1, 50);
+        assert!(visits(&measured, now, now + 30_000) < 25);
+    }
+
+    #[test]
+    fn what_answers_took_stands_in_for_a_pace() {
+        let mut pace = Pace::default();
+        for _ in 0..100 {
+            pace.took(Duration::from_millis(40));
+        }
+        pace.note(true, at(0));
+        let told = |answers| pace.expect(answers, 4, Duration::from_secs(10), at(1)) - at(1);
+        assert_eq!(told(1), Duration::from_millis(10));
+        assert_eq!(told(10), Duration::from_millis(100));
+        // A measured pace is better.
+        let (mut pace, now) = saturated(7, 50);
+        pace.took(Duration::from_millis(40));
+        let told = pace.expect(2, 4, Duration::from_secs(10), at(now));
+        assert_eq!(told, at(now + 14));
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod queue;
 mod supply;
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 pub use self::foresight::Turn;
 use self::queue::{Claims, Queue};
@@ -235,6 +236,11 @@ impl<W> Queues<W> {
     /// Answers a second of a full window; `None`: no pace has been measured.
     pub fn pace(&self) -> Option<f64> {
         self.pace.rate()
+    }
+
+    /// A seat was taken for so long: until an answer came, or none.
+    pub fn took(&mut self, latency: Duration) {
+        self.pace.took(latency);
     }
 
     /// Whether one without a reserve finds tokens and no seat. Seats that are kept for the lanes do not count, and where

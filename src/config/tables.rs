@@ -52,6 +52,7 @@ pub(super) fn config(root: &mut Table<'_, '_>) -> Config {
     let refusal = root.table("refusal", refusal::table);
     let (upstream, breaker) = root.table("upstream", upstream::table);
     admission.breaker = breaker;
+    admission.connack_timeout = upstream.connack_timeout;
     admission.servers = upstream.servers.len();
     Config {
         listen,

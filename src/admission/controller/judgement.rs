@@ -170,6 +170,9 @@ impl<W> Controller<W> {
             _ => self.appointment(arrival, standing, now),
         };
         let retry_after = (at - now).clamp(Duration::from_millis(1), LONGEST_RETRY);
+        if let Some(client) = arrival.client {
+            self.clients.told(client, now + retry_after, now);
+        }
         let refusal = Refusal {
             retry_after: Some(retry_after),
             ..Refusal::new(reason)
@@ -226,7 +229,10 @@ impl<W> Controller<W> {
             Kept::NOTHING
         };
         let turn = self.queues.turn(arrival.lane, arrival.cost, ahead, now);
-        let earliest = turn.seat.unwrap_or(now).max(turn.tokens);
+        let seat = self
+            .queues
+            .expected_seat(arrival.lane, self.settings.connack_timeout, now);
+        let earliest = seat.unwrap_or(now).max(turn.tokens);
         let Some(client) = arrival.client else {
             return self.appointments.behind_all(source, earliest);
         };

@@ -1,5 +1,7 @@
 //! When somebody's turn comes, as things stand.
 
+use std::time::Duration;
+
 use super::queue::{Claims, Queue};
 use super::{Kept, Queues, Tokens};
 use crate::moment::Moment;
@@ -31,6 +33,14 @@ impl<W> Queues<W> {
             tokens,
             seat: self.seat_at(queue, now),
         }
+    }
+
+    /// When one who is sent away from `lane` can expect a seat; `None`: there is one now. None is taken for longer than
+    /// `longest`.
+    pub fn expected_seat(&self, lane: usize, longest: Duration, now: Moment) -> Option<Moment> {
+        let answers = self.answers_ahead(self.lanes.get(self.index(lane))?);
+        let seats = self.supply.max_in_flight as usize;
+        (answers > 0).then(|| self.pace.expect(answers, seats, longest, now))
     }
 
     /// When [`Self::pop_ready`] will next have something, unless a seat is given back before; at the latest
@@ -65,15 +75,20 @@ impl<W> Queues<W> {
     }
 
     fn seat_at(&self, queue: &Queue<W>, now: Moment) -> Option<Moment> {
+        match self.answers_ahead(queue) {
+            0 => Some(now),
+            answers => self.pace.foresee(answers, now),
+        }
+    }
+
+    /// How many answers it takes until there is a seat for one more in `queue`.
+    fn answers_ahead(&self, queue: &Queue<W>) -> usize {
         if queue.in_flight as usize + queue.hold.len() < queue.seats as usize {
-            return Some(now);
+            return 0;
         }
         let ahead = self.lanes.iter().filter(|other| other.priority >= queue.priority);
         let ahead: usize = ahead.map(|other| other.hold.len()).sum();
         let (taken, seats) = (self.shared_seats_taken() as usize, self.shared_seats as usize);
-        if ahead + taken < seats {
-            return Some(now);
-        }
-        self.pace.foresee(ahead + taken - seats + 1, now)
+        (ahead + taken + 1).saturating_sub(seats)
     }
 }

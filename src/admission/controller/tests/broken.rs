@@ -61,6 +61,80 @@ fn an_open_breaker_refuses_for_what_is_left_of_it() {
 }
 
 #[test]
+fn behind_a_window_full_of_the_mute_one_who_heeds_comes_seldom() {
+    let mut stage = Stage::new(Settings {
+        max_in_flight: 1,
+        ..roomy()
+    });
+    let _mute = admitted(&mut stage, named("mute"), at(0));
+    let (mut now, mut visits) = (at(300), 0);
+    while now < at(10_000) {
+        let told = refusal(&mut stage, named("heeds"), now);
+        assert_eq!(told.reason, Reason::InFlight);
+        now = now + told.retry_after.unwrap();
+        visits += 1;
+    }
+    assert!(visits <= 6, "{visits}");
+}
+
+#[test]
+fn who_keeps_its_appointment_is_not_charged_by_the_limit_of_its_own() {
+    let mut stage = Stage::new(Settings {
+        rate: 0.5,
+        burst: 1.0,
+        per_client: crate::admission::clients::Settings {
+            rate: 0.05,
+            burst: 1.0,
+        },
+        ..roomy()
+    });
+    let other = admitted(&mut stage, named("other"), at(0));
+    stage.settle(other, ANSWERED, at(0));
+    let told = refusal(&mut stage, named("device"), at(1)).retry_after.unwrap();
+    assert_eq!(
+        refusal(&mut stage, named("device"), at(500)).reason,
+        Reason::ClientRate
+    );
+    let device = admitted(&mut stage, named("device"), at(1) + told);
+    stage.settle(device, ANSWERED, at(1) + told);
+    assert_eq!(
+        refusal(&mut stage, named("device"), at(1) + told).reason,
+        Reason::ClientRate
+    );
+}
+
+/// Nobody knocks while the rate rises, and the burst is there afterwards all the same.
+#[test]
+fn the_burst_comes_back_while_nobody_comes() {
+    for idle in [false, true] {
+        let mut stage = Stage::new(roomy());
+        fail(&mut stage, 5, at(0));
+        let probe = admitted(&mut stage, named("probe"), at(2000));
+        assert!(stage.controller.may_dial(0, at(2000)));
+        stage.controller.report(0, Report::Answered, at(2010));
+        stage.settle(probe, ANSWERED, at(2010));
+        let burst = stage.controller.settings().burst;
+        if idle {
+            assert!(stage.run(at(2010), at(14_000)).is_empty());
+        } else {
+            for step in 0..1199 {
+                let now = at(2010 + step * 10);
+                let seat = admitted(&mut stage, named(&format!("{step}")), now);
+                stage.settle(seat, ANSWERED, now);
+            }
+            stage.run(at(14_000), at(15_000));
+        }
+        let tokens = stage.controller.snapshot(at(15_000)).tokens;
+        assert!((tokens - burst).abs() < 1.0, "{idle} {tokens}");
+        assert_eq!(stage.controller.next_release(at(15_000)), None, "it sleeps again");
+        let in_at_once = (0..5000)
+            .take_while(|number| matches!(stage.ask(named(&format!("z{number}")), at(15_000)), Seen::In(_)))
+            .count();
+        assert!(in_at_once as f64 >= burst - 1.0, "{idle} {in_at_once}");
+    }
+}
+
+#[test]
 fn where_the_followed_rate_ends_is_told() {
     for (min_rate, max_rate, cause) in [
         (1000.0, 5000.0, RateCause::Floor),
