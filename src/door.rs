@@ -4,17 +4,17 @@
 //! The lock is held for a few microseconds and never over an `.await`. Time is read inside of it, so that the
 //! controller sees it go forwards only.
 
-use std::future::Future;
+mod waiting;
+
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+pub use self::waiting::Waiting;
 use crate::admission::breaker::State;
 use crate::admission::brokers::{Changes, Report};
 use crate::admission::classify::{Arrival, Classifier};
@@ -359,48 +359,6 @@ impl Drop for Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").finish_non_exhaustive()
-    }
-}
-
-/// A held CONNECT's wait: resolves to its permit, or to its refusal when its time is up. Dropping it gives the place
-/// back; a permit that was granted in the same moment goes back unused, with its token.
-#[must_use = "dropping it gives the place back"]
-pub struct Waiting {
-    door: Arc<Door>,
-    place: Place,
-    receiver: oneshot::Receiver<Answer>,
-    over: bool,
-}
-
-impl Future for Waiting {
-    type Output = Result<Permit, Refusal>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
-        self.over = true;
-        // The other end is dropped unanswered only together with the door itself.
-        Poll::Ready(answer.unwrap_or(Err(Refusal::new(Reason::Draining))))
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if self.over {
-            return;
-        }
-        self.door.withdraw(self.place);
-        self.receiver.close();
-        if let Ok(Ok(permit)) = self.receiver.try_recv() {
-            permit.settle(Outcome::Unused);
-        }
-    }
-}
-
-impl std::fmt::Debug for Waiting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waiting")
-            .field("place", &self.place)
-            .finish_non_exhaustive()
     }
 }
 
