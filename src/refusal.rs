@@ -14,7 +14,7 @@ use crate::mqtt::Version;
 use crate::mqtt::connack::{self, Extras};
 use crate::mqtt::connect::{Connect, ConnectError};
 use crate::reason::Reason;
-use crate::socket::Corked;
+use crate::socket::Downstream;
 
 /// `[refusal]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,7 +180,7 @@ pub async fn close(mut client: Box<TlsStream<TcpStream>>, answer: Option<&[u8]>)
             let (_, session) = client.get_mut();
             session.writer().write_all(bytes)?;
         }
-        Corked(&mut client).shutdown().await?;
+        Downstream(&mut client).shutdown().await?;
         // Nobody looks at what still comes: it is not worth decrypting.
         let (socket, _) = client.get_mut();
         drop_input(socket).await

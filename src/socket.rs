@@ -1,6 +1,6 @@
 //! What both legs of a connection have in common as TCP sockets.
 
-mod corked;
+mod downstream;
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-pub use corked::Corked;
+pub use downstream::Downstream;
 
 /// Dead peers are noticed by TCP after this much silence, whatever the MQTT keep-alive says: below the 5 minutes
 /// after which many carriers' NATs forget a flow.

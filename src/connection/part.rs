@@ -13,7 +13,7 @@ use crate::mqtt::Version;
 use crate::mqtt::disconnect::{self, Reason};
 use crate::refusal::Addressee;
 use crate::relay::{self, Parting, Start};
-use crate::socket::Corked;
+use crate::socket::Downstream;
 use crate::telemetry::ending::Side;
 
 /// How far the age at which a connection is closed is from `relay.max_age`, as a part of it: connections that came together
@@ -52,7 +52,7 @@ impl Life<'_> {
             in_session,
         };
         let end = relay::run(
-            &mut Corked(&mut client),
+            &mut Downstream(&mut client),
             &mut broker,
             start,
             rules,

@@ -14,7 +14,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::scratch::SCRATCH;
 use super::*;
-use crate::socket::{self, Corked};
+use crate::socket::{self, Downstream};
 
 const SETTINGS: Settings = Settings {
     keepalive_factor: 1.5,
@@ -829,7 +829,7 @@ async fn a_slow_tls_client_is_kept_and_a_stuck_one_is_not() {
         let (client, server) =
             tokio::join!(device.connect(listener.local_addr().unwrap()), listener.accept());
         let (mut client, mut downstream) = tls.pair(client.unwrap(), server.unwrap().0).await;
-        let mut downstream = Corked(&mut downstream);
+        let mut downstream = Downstream(&mut downstream);
         let (mut broker, mut upstream) = tcp_pair().await;
         let traffic = Traffic::default();
         let settings = Settings {
@@ -876,7 +876,7 @@ async fn a_client_that_takes_a_record_in_many_write_timeouts_is_kept() {
     device.set_recv_buffer_size(4 * 1024).unwrap();
     let (client, server) = tokio::join!(device.connect(listener.local_addr().unwrap()), listener.accept());
     let (mut client, mut downstream) = tls.pair(client.unwrap(), server.unwrap().0).await;
-    let mut downstream = Corked(&mut downstream);
+    let mut downstream = Downstream(&mut downstream);
     let (mut broker, mut upstream) = tcp_pair().await;
     let traffic = Traffic::default();
     let settings = Settings {

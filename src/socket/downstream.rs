@@ -1,4 +1,4 @@
-//! The end of a session in one segment.
+//! The downstream leg as a session that is up wants it.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -10,9 +10,10 @@ use tokio_rustls::server::TlsStream;
 
 use super::cork;
 
-/// A session whose last bytes wait for its FIN: what is in the session's buffer, `close_notify` and FIN leave together. A
-/// segment costs both machines as much as all else that the end of a session takes.
-pub struct Corked<'a>(pub &'a mut TlsStream<TcpStream>);
+/// A TLS session with a client, with two differences to the library's. Its last bytes wait for its FIN: what is in the
+/// session's buffer, `close_notify` and FIN leave in one segment, and a segment costs both machines as much as all else
+/// that the end of a session takes. And its flush tells of a part that went out, where the library's is silent until all has.
+pub struct Downstream<'a>(pub &'a mut TlsStream<TcpStream>);
 
 /// What a socket takes at once, as the session wants it: it wakes the task when there is room again.
 struct Now<'a, 'cx> {
@@ -43,7 +44,7 @@ impl Write for Now<'_, '_> {
     }
 }
 
-impl AsyncRead for Corked<'_> {
+impl AsyncRead for Downstream<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -53,7 +54,7 @@ impl AsyncRead for Corked<'_> {
     }
 }
 
-impl AsyncWrite for Corked<'_> {
+impl AsyncWrite for Downstream<'_> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut *self.0).poll_write(cx, bytes)
     }
