@@ -121,7 +121,7 @@ async fn clients_of_one_address_do_not_speak_for_the_broker() {
             Device::join(&daemon, Connect::v311("good")).await.close().await;
         }
     }
-    let good = Device::join(&daemon, Connect::v5("good-too")).await;
+    let good = Device::join(&daemon, Connect::v311("good-too")).await;
     let no_broker = [("reason", "no-broker")];
     let metrics = daemon.counts("seawall_refused_total", &no_broker, 20.0).await;
     assert_eq!(metrics.sum("seawall_upstream_breaker", &[]), 0.0);
